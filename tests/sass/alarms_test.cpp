@@ -110,6 +110,9 @@ TEST_CASE("a look at a barrier ahead of time is no wait") {
   // Where it is not needed, it is not tested.
   CHECK(loose(looking({"@P3 BRA `(.L_end)"}, Lines{"@P1 BRA `(.L_ready)"} + spin) +
               Lines{".L_end", "FSETP.GT.AND P1, PT, R8, RZ, PT", "EXIT"}) == 0);
+  // Whether it is there for all lanes.
+  CHECK(loose(looking({"WARPSYNC.ALL", "VOTE.ALL P1, P1", "@P1 LDS R9, [R8]"}, {})) == 0);
+  CHECK(loose(looking({"WARPSYNC.ALL", "VOTE.ALL P1, P2", "@P1 LDS R9, [R8]"}, {})) == 1);
   // The end of a thread, by a branch of its own.
   CHECK(loose({".L_last", look, "@P1 EXIT", "BRA `(.L_last)"}) == 0);
 }
@@ -123,6 +126,22 @@ TEST_CASE("ptxas may split an address in any way") {
               "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ+0x10], RZ"}) == 0);  // 0x108
   CHECK(with({"IMAD R9, R8, 0x8, R22", "VIADD R9, R9, 0xf8",
               "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ+0x20], RZ"}) == 1);  // 0x118
+}
+
+TEST_CASE("a ring that is read in unrolled turns") {
+  // A wait for the mbarrier behind the one at 0x108, where those arrive who add an index to it.
+  const std::string arrival = "@!P3 SYNCS.ARRIVE";
+  const Lines second = {"LDS R9, [R8]", ".L_second", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x110], R4",
+                        "@!P0 BRA `(.L_second)", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ+0x108], RZ"};
+  const auto with = [&](const Lines& lines) {
+    return figure(replaced(with_producer(), arrival, lines), "never_arrived");
+  };
+  CHECK(with(second) == 0);
+  // No copy of a wait for the first one: of another register, or with another parity. A gap. An address that stays.
+  CHECK(with(replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR5+0x110], R4"})) == 1);
+  CHECK(with(replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x110], R24"})) == 1);
+  CHECK(with(replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x130], R4"})) == 1);
+  CHECK(with(replaced(second, "LDS R9", {"MOV R9, 0x400"})) == 1);
 }
 
 TEST_CASE("what a loop does in its first turn only is beside its usual way") {

@@ -77,6 +77,15 @@ TEST_CASE("hand-overs: what nobody waits for, and where no load ends") {
   CHECK(of_kernel(replaced(loaded("0x108"), "UIADD3 UR9", {"R2UR UR9, R30"}), "never_loaded") == 0);
 }
 
+TEST_CASE("hand-overs: cp.async's arrival expects no bytes") {
+  const Lines copies = {"SYNCS.ARRIVE.TRANS64.RED.A0T1 RZ, [UR4+0x100], RZ",
+                        "ARRIVES.LDGSTSBAR.64.TRANSCNT [UR4+0x100]"};
+  const sass::Kernel copied = kernel(in_a_loop(joined(copies, wait("UR4+0x100", "R6"))));
+  CHECK(words(copied.figures, "expected_bytes") == "none");
+  CHECK_THAT(sass::handover_text(copied), ContainsSubstring("announce what cp.async copies: ") &&
+                                              !ContainsSubstring(" bytes"));
+}
+
 TEST_CASE("hand-overs: a parity that never flips") {
   const auto waited = [](const Lines& before, const std::string& parity, const std::string& arrival) {
     return in_a_loop(joined(joined(before, wait("UR4+0x100", parity)), {arrival}));

@@ -23,10 +23,15 @@ constexpr uint32_t warpgroup = 0x1c5, first_wgmma = 0x1f0, last_wgmma = 0x1f3;  
 constexpr uint32_t telling[] = {0x1c8, 0x143, 0x183, 0x187};  // USETMAXREG, CALL.ABS, LDL, STL
 constexpr uint32_t near_call = 0x144, mufu = 0x108;           // CALL.REL
 constexpr uint64_t exp2 = 2;                                  // what a MUFU computes, in bits 74 to 79
+// SYNCS, ARRIVES, STAS, and all of TMA; between them others, which are taken for such, too.
+constexpr uint32_t first_handover = 0x1a7, last_handover = 0x1bf, ldgdepbar = 0x1af;
+constexpr uint32_t bar = 0x11d;
+constexpr uint64_t bar_of_all = 0xb1d, behind_bar_of_all = 0x10000;  // BAR.SYNC.DEFER_BLOCKING 0x0
+constexpr uint64_t guard_bits = 0xf000, control_bits = ~uint64_t{0} << 41;
 
 // `functions`: where those that the kernel calls begin, behind its own code; nothing if there are none.
 void glance_at(std::string_view code, std::optional<uint64_t> functions, KernelRecord& kernel) {
-  kernel.no_wgmmas = kernel.plain = true;
+  kernel.no_wgmmas = kernel.plain = kernel.hands_nothing_over = true;
   for (size_t at = 0; at + instruction_bytes <= code.size() && kernel.no_wgmmas; at += instruction_bytes) {
     const uint32_t opcode = need<uint32_t>(code, at) & opcode_bits;
     if (opcode == warpgroup || (opcode >= first_wgmma && opcode <= last_wgmma)) kernel.no_wgmmas = false;
@@ -34,6 +39,10 @@ void glance_at(std::string_view code, std::optional<uint64_t> functions, KernelR
     if (opcode == near_call && !(functions && kernel.stands_alone)) kernel.plain = false;
     if (opcode == mufu && functions && at >= *functions && (need<uint64_t>(code, at + 8) >> 10 & 0x3f) == exp2)
       kernel.plain = false;
+    if (opcode >= first_handover && opcode <= last_handover && opcode != ldgdepbar) kernel.hands_nothing_over = false;
+    if (opcode == bar && ((need<uint64_t>(code, at) & ~guard_bits) != bar_of_all ||
+                          (need<uint64_t>(code, at + 8) & ~control_bits) != behind_bar_of_all))
+      kernel.hands_nothing_over = false;
   }
   kernel.plain = kernel.plain && kernel.no_wgmmas;
 }

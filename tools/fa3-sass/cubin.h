@@ -24,6 +24,8 @@ struct KernelRecord {
   // setmaxnreg either, and calls nothing but functions behind its own code that have no exponentials (division), so
   // that there is nothing to tell of it but this record.
   bool no_wgmmas = false, plain = false;
+  // And it hands nothing over: no mbarrier, no TMA, and no barrier but those of all threads.
+  bool hands_nothing_over = false;
 };
 
 struct Cubin {

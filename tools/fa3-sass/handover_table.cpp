@@ -248,6 +248,7 @@ std::string handover_text(const Kernel& kernel) {
   for (const Mbarrier& barrier : table.mbarriers) {
     text += "  mbarrier at " + hex(barrier.address) + ", counts to " + counts_of(barrier.counts) + "\n";
     line(text, "arrive", places(kernel, barrier.arrivals));
+    line(text, "announce what cp.async copies", places(kernel, barrier.announcements));
     line(text, "expect " + join(barrier.bytes, " or ") + " bytes", places(kernel, barrier.expectations));
     line(text, "TMA loads end here", waiters(kernel, barrier.loads));
     line(text, "wait (" + parities_of(barrier) + ")", waiters(kernel, barrier.waits));

@@ -18,7 +18,7 @@ struct Mbarrier {
   std::uint32_t address = 0;     // in shared memory
   std::vector<int> inits;        // instructions, as all below
   std::set<std::uint32_t> counts;  // arrivals that make a phase, as the inits say
-  std::vector<int> arrivals, expectations, loads, waits;
+  std::vector<int> arrivals, announcements, expectations, loads, waits;
   std::set<std::string> bytes;   // that are expected
   std::vector<int> parities;     // of each wait, when it is come to first: 0, 1, or -1 for either
   std::vector<int> steady;       // waits in loops whose parity is the same in every turn

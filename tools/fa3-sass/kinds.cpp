@@ -2,14 +2,16 @@
 
 #include <cstdlib>
 #include <initializer_list>
+#include <string>
+#include <unordered_map>
 
 #include "cfg.h"
 
 namespace sass {
 namespace {
 
-bool any_of(const Instruction& i, std::initializer_list<const char*> names) {
-  for (const char* name : names)
+bool any_of(const Instruction& i, std::initializer_list<std::string_view> names) {
+  for (std::string_view name : names)
     if (i.is(name)) return true;
   return false;
 }
@@ -32,9 +34,8 @@ bool masks(const Instruction& i) {
 // UTCHMMA, UTCQMMA, UTCOMMA, UTCIMMA: by the type of their elements.
 bool is_umma(const Instruction& i) { return i.mnemonic().starts_with("UTC") && i.mnemonic().ends_with("MMA"); }
 
-}  // namespace
-
-Kind kind_of(const Instruction& i) {
+// What the opcode alone tells.
+Kind kind_of_opcode(const Instruction& i) {
   if (is_umma(i)) return Kind::umma;
   if (i.is("UTCBAR")) return Kind::umma_commit;
   if (any_of(i, {"LDTM", "STTM", "UTCCP", "UTCSHIFT", "UTCATOMSWS"})) return Kind::tensor_memory;
@@ -52,7 +53,6 @@ Kind kind_of(const Instruction& i) {
   if (i.is("MUFU")) return i.has("EX2") ? Kind::exp : Kind::special;
   if (any_of(i, {"FMNMX", "FMNMX3", "HMNMX2", "VIMNMX", "VIMNMX3", "VIADDMNMX"})) return Kind::maximum;
   if (i.is("F2FP") || i.is("F2F")) return Kind::convert;
-  if (masks(i)) return Kind::mask;
   if (any_of(i, {"FMUL", "HMUL2", "FMUL2"})) return Kind::multiply;
   if (any_of(i, {"FFMA", "HFMA2", "FFMA2"})) return Kind::multiply_add;
   if (any_of(i, {"FADD", "HADD2", "FADD2"})) return Kind::add;
@@ -64,6 +64,16 @@ Kind kind_of(const Instruction& i) {
     return Kind::branch;
   if (i.opcode[0] == 'U') return Kind::uniform;
   return Kind::other;
+}
+
+}  // namespace
+
+// A kernel has thousands of instructions, but some dozens of opcodes.
+Kind kind_of(const Instruction& i) {
+  if (masks(i)) return Kind::mask;
+  thread_local std::unordered_map<std::string, Kind> known;
+  const auto found = known.find(i.opcode);
+  return found != known.end() ? found->second : known.emplace(i.opcode, kind_of_opcode(i)).first->second;
 }
 
 Lane lane_of(Kind kind) {

@@ -151,6 +151,7 @@ class Mbarriers {
     std::vector<Use> arrival = uses(where([](const Instruction& i) { return only_arrives(i) || i.is("ARRIVES"); }),
                                     address_operand);
     std::vector<Use> expectation = uses(expecting, address_operand);
+    std::vector<Use> announcement = uses(where(announces_copies), address_operand);
     std::vector<Use> load = load_uses(loading);
     std::vector<Use> wait = uses(kernel_.protocol.waits, address_operand);
 
@@ -169,7 +170,7 @@ class Mbarriers {
     std::set<std::uint32_t> rings, starts = arrived;
     starts.insert(awaited.begin(), awaited.end());
     std::ranges::set_intersection(arrived, awaited, std::inserter(rings, rings.end()));
-    for (std::vector<Use>* list : {&arrival, &expectation, &wait, &load})
+    for (std::vector<Use>* list : {&arrival, &announcement, &expectation, &wait, &load})
       for (Use& use : *list) {
         // A load has the whole address in a register, perhaps with an index.
         const auto next = starts.upper_bound(use.address);
@@ -222,6 +223,7 @@ class Mbarriers {
     };
     put(arrival, &Mbarrier::arrivals);
     put(expectation, &Mbarrier::expectations);
+    put(announcement, &Mbarrier::announcements);
     put(load, &Mbarrier::loads);
     const auto bytes = operand_values(listing_, cfg_, expecting, last_operand, Meeting::all);
     for (size_t k = 0; k < expectation.size(); ++k)
@@ -248,7 +250,7 @@ class Mbarriers {
     if (!expectation.empty()) result_.unexpected_loads = alone(load, expectation);
     const bool others_fill = !where([](const Instruction& i) { return i.is("STAS") || i.is("UBLKCP"); }).empty();
     if (!load.empty() && !others_fill) result_.never_loaded = alone(expectation, load);
-    // With a modifier it may be an arrival of another kind: "SYNCS.ARRIVE.TRANS64.RED.A0T1".
+    // With a modifier it may be an arrival of another kind, as in a cluster.
     std::erase_if(result_.never_loaded, [&](int i) { return code(i).opcode != "SYNCS.ARRIVE.TRANS64"; });
     wait_ = std::move(wait);
     arrival_ = std::move(any_arrival);

@@ -58,6 +58,8 @@ bool is_attention(const Kernel& kernel) {
   return work && (work->text == "forward" || work->text == "backward");
 }
 
+bool keeps_every_rule(const KernelRecord& record) { return record.plain && record.hands_nothing_over; }
+
 Contract preset_for(const Kernel& kernel) {
   Contract contract{"preset", {Section{1, {"*"}, {}, {}}}};
   const bool attention = is_attention(kernel);

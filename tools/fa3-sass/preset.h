@@ -11,6 +11,10 @@ bool is_attention(const Kernel& kernel);
 // Which kernels a preset is for: "attention"; "gemm", others with WGMMAs; "any".
 bool belongs_to(const std::string& preset, const Kernel& kernel);
 
+// Whether no rule of "any" can be broken by a kernel, from a look at its machine code: it has no local memory, no WGMMAs,
+// and hands nothing over.
+bool keeps_every_rule(const KernelRecord& record);
+
 // The rules, as far as the kernel has what they speak of: a listing tells of no stack, and not every loop has
 // exponentials.
 Contract preset_for(const Kernel& kernel);

@@ -11,6 +11,7 @@
 #include "repeated.h"
 #include "sync.h"
 #include "spins.h"
+#include "steady.h"
 #include "values.h"
 
 namespace sass {
@@ -88,6 +89,10 @@ Figure conversions(const Kernel& kernel, const std::vector<int>& instructions) {
 // than an index. An arrival with no constant of its own, at an address that also depends on what is not known, may be
 // at any of them: then nothing can be said. ptxas may split the same address in two ways, so the whole of what is known
 // of it counts, too.
+//
+// A ring may be read in unrolled turns, [UR7+0x282e0] and [UR7+0x282e8], while those who arrive add an index to the
+// constant of the first mbarrier. So an arrival whose address differs from turn to turn counts for the mbarriers
+// behind its constant, too, as far as the wait has copies at each of them, of the same register and with one parity.
 std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& waits, const std::vector<int>& arriving) {
   constexpr std::uint32_t largest_array = 1024;
   const auto offset = [&](int i) { return offset_of(kernel.listing.code[static_cast<size_t>(i)]); };
@@ -125,6 +130,33 @@ std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& wai
     if (offset(left[u]) != 0) arrays.insert(offset(left[u]));
   }
   std::erase_if(left, [&](int i) { return arrived_at.count(i) > 0 || arrays.count(offset(i)) > 0; });
+
+  const auto code = [&](int i) -> const Instruction& { return kernel.listing.code[static_cast<size_t>(i)]; };
+  const auto without_constant = [&](int i) {
+    const std::string_view address = address_operand(code(i));
+    return address.substr(0, address.rfind('+'));
+  };
+  std::set<std::uint32_t> rings;
+  for (size_t u = 0; u < arriving.size() && !left.empty(); ++u) {
+    const Loop* loop = outermost_loop(kernel.listing, kernel.cfg, arriving[u]);
+    if (addresses[u].runtime ||
+        (loop && !is_steady(kernel.listing, kernel.cfg, *loop, arriving[u], address_operand(code(arriving[u])))))
+      rings.insert(offset(arriving[u]));
+  }
+  const auto has_copy_at = [&](std::uint32_t place, int wait) {
+    return std::ranges::any_of(waits, [&](int other) {
+      return offset(other) == place && without_constant(other) == without_constant(wait) &&
+             last_operand(code(other)) == last_operand(code(wait));
+    });
+  };
+  std::erase_if(left, [&](int i) {
+    constexpr std::uint32_t mbarrier = 8;
+    for (std::uint32_t place = offset(i); place > mbarrier; place -= mbarrier) {
+      if (!has_copy_at(place, i)) return false;
+      if (rings.count(place)) return true;
+    }
+    return false;
+  });
   return left;
 }
 

@@ -326,8 +326,10 @@ int destination_operand(const Instruction& i) {
 }  // namespace
 
 bool Instruction::has(std::string_view modifier) const {
-  for (std::string_view part : split(opcode, '.'))
-    if (part == modifier) return true;
+  for (size_t at = opcode.find(modifier); at != std::string::npos; at = opcode.find(modifier, at + 1)) {
+    const size_t end = at + modifier.size();
+    if ((at == 0 || opcode[at - 1] == '.') && (end == opcode.size() || opcode[end] == '.')) return true;
+  }
   return false;
 }
 

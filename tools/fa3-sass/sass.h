@@ -24,7 +24,10 @@ struct Instruction {
   Control control;           // as far as the image, or the listing in hexadecimal, tells
 
   std::string_view mnemonic() const { return std::string_view(opcode).substr(0, opcode.find('.')); }
-  bool is(std::string_view name) const { return mnemonic() == name; }
+  // mnemonic() == name
+  bool is(std::string_view name) const {
+    return opcode.starts_with(name) && (opcode.size() == name.size() || opcode[name.size()] == '.');
+  }
   bool has(std::string_view modifier) const;  // one dotted part of the opcode
 };
 

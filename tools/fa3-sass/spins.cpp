@@ -92,8 +92,9 @@ class Finder {
         const auto same = [&](const Operand& x) { return x.kind == result.kind && x.index == result.index; };
         const std::vector<Operand> x = operands_of(code(i));
         const bool ends = i == block(at).end - 1, branch = ends && (code(i).is("BRA") || code(i).is("EXIT"));
-        const bool reads = std::ranges::any_of(x.begin() + (branch ? 0 : std::min<std::ptrdiff_t>(2, std::ssize(x))),
-                                               x.end(), same);
+        // At most two predicates are written, and the last operand never is: "VOTE.ALL P0, P0".
+        const std::ptrdiff_t written = std::clamp<std::ptrdiff_t>(std::ssize(x) - 1, 0, 2);
+        const bool reads = std::ranges::any_of(x.begin() + (branch ? 0 : written), x.end(), same);
         if (reads || code(i).is("P2R")) return true;
         if (same(guard_of(code(i)))) {
           if (!branch) return true;

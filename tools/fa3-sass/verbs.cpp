@@ -173,10 +173,25 @@ CheckResult check_one_contract(const Arguments& arguments, const Source& source,
 
 CheckResult check_preset(const std::string& preset, const Source& source, std::vector<size_t> kernels) {
   if (preset != "any") std::erase_if(kernels, [&](size_t kernel) { return !source.may_have_wgmmas(kernel); });
+  // Most kernels of a large library need not be disassembled.
+  std::vector<size_t> looked_at;
+  for (size_t kernel : kernels)
+    if (!source.record(kernel) || !keeps_every_rule(*source.record(kernel))) looked_at.push_back(kernel);
   CheckResult result;
-  source.each(kernels, [&](const Kernel& kernel) {
+  const auto add = [&](const Kernel& kernel) {
     if (belongs_to(preset, kernel)) check_contract(preset_for(kernel), kernel, result);
+  };
+  size_t next = 0;
+  const auto others_before = [&](size_t end) {
+    for (; next < kernels.size() && kernels[next] < end; ++next)
+      add(plain_kernel(*source.record(kernels[next]), static_cast<int>(kernels[next]) + 1));
+  };
+  source.each(looked_at, [&](const Kernel& kernel) {
+    others_before(static_cast<size_t>(kernel.number) - 1);
+    add(kernel);
+    ++next;
   });
+  others_before(source.entries().size());
   if (result.kernels == 0)
     throw std::runtime_error(source.name() + ": none of these kernels is " +
                              (preset == "gemm" ? "a GEMM by WGMMAs" : "attention by WGMMAs (--preset=gemm, any)"));
