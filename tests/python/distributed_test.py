@@ -106,7 +106,7 @@ def costs_without_processes():
     gathered = found["all_gather"]
     assert gathered.sent_forward == 3 * chunk and gathered.sent_backward == 3 * 3 * chunk, gathered
     assert gathered.forward == products + 3 * chunk, (gathered, products)
-    assert found["ring"].memory < gathered.memory and found["ring"].forward < gathered.forward, found
+    assert found["ring"].memory <= gathered.memory and found["ring"].forward < gathered.forward, found
     merging = cost_model.table(problem, slow._replace(memory=1.0))
     (ring,) = [cost for cost in merging if cost.method == "ring"]
     # The last rank has results of all of its 16 rows for each rank; they are read once in float32, and written merged.
