@@ -36,13 +36,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
 #pragma unroll 1
   for (int first = 0; first < d / 8; first += groups) {
     float4 x[groups] = {};
-#pragma unroll 1
-    for (int part = 0; part < p.order.parts; part++)
-#pragma unroll
-      for (int g = 0; g < groups; g++) {
-        const float4 more = __ldcs(sums + part * next_part + first / 8 * 1024 + g * 32);
-        x[g].x += more.x, x[g].y += more.y, x[g].z += more.z, x[g].w += more.w;
-      }
+    add_parts(x, sums, p.order.parts, next_part, first);
 #pragma unroll
     for (int g = 0; g < groups; g += 2) {
       const int column = 8 * (first + g);

@@ -18,7 +18,7 @@ fa3.load(sys.argv[1])
 fa3.register_transformers()
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True, warn_only=True)  # what is not written is NaN
-EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 4}  # all, as a choice is one of roundings in 16 bits
 MLA = {"q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24}
 KINDS = {
     "Llama": {},
@@ -27,7 +27,7 @@ KINDS = {
     "GptOss": {"sliding_window": 6, **EXPERTS},
     "Llama4": {"attention_chunk_size": 5, "intermediate_size_mlp": 96, "no_rope_layers": [1, 0], **EXPERTS},
     "DeepseekV3": {**MLA, "head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
-                   "num_experts_per_tok": 2, "first_k_dense_replace": 1, "moe_intermediate_size": 32},
+                   "num_experts_per_tok": 4, "first_k_dense_replace": 1, "moe_intermediate_size": 32},
 }  # fmt: skip
 COMPILED = ("Llama", "GptOss")  # the others would take as long again
 WHOLE = ("Llama", "DeepseekV3")  # those whose queries see all keys before them

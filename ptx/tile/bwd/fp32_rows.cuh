@@ -1,5 +1,6 @@
 // Gradients in float32, which only passes store (GradientStore): from sums that lie as rows.cuh says.
 #pragma once
+#include "key_sums.cuh"
 #include "rows.cuh"
 
 namespace fa3 {
@@ -36,13 +37,7 @@ FA3_DEVICE void sum_fp32(const BackwardParams& p, const float4* sums, int64_t ne
 #pragma unroll 1
   for (int first = 0; first < d / 8; first += groups) {
     float4 x[groups] = {};
-#pragma unroll 1
-    for (int part = 0; part < p.order.parts; part++)
-#pragma unroll
-      for (int g = 0; g < groups; g++) {
-        const float4 more = __ldcs(sums + part * next_part + first / 8 * 1024 + first % 8 * 32 + g * 32);
-        x[g] = make_float4(x[g].x + more.x, x[g].y + more.y, x[g].z + more.z, x[g].w + more.w);
-      }
+    add_parts(x, sums, p.order.parts, next_part, first);
     store_fp32(to + 8 * first, other, x, columns - 8 * first, rows, p.rows.store == GradientStore::added_fp32, scale);
   }
 }

@@ -310,7 +310,7 @@ def forward_schedule(q: Array, k: Array, v: Array, **arguments: Any) -> Array:
         how, named = _resolved(arguments, q, k, v)
         made = (ops or _forward).schedule(q, k, v, *how, **named)
         if key and q.is_cuda:
-            ops.repeated.remember(key, q, k, v, arguments, how, named)
+            ops.repeated.remember(key, q, k, v, arguments, how, named, made_for=made.fa3_made_for)
     else:
         made = done[2]
     if key:

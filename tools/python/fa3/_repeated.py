@@ -125,6 +125,7 @@ class RepeatedForward(NamedTuple):
     call: Call
     names: tuple
     outputs: tuple  # of o and lse: dims and dtype
+    made_for: Optional[tuple]  # what a schedule knows
 
 
 def forward_key(kind, q, k, v, given):
@@ -153,12 +154,14 @@ def repeated(made_of, q, k, v, given):
     space = made.call((q, k, v, o, lse, *map(given.get, made.names)))
     if space is None:
         return None
+    if made.made_for:
+        space.fa3_made_for = made.made_for
     written(out)
     return o, lse, space
 
 
-def remember(made_of, q, k, v, given, how, named, o=None, lse=None):
-    """A call that was made, of forward, or without o of forward_schedule."""
+def remember(made_of, q, k, v, given, how, named, o=None, lse=None, made_for=None):
+    """A call that was made, of forward, or without o of forward_schedule, whose result knows what it was made for."""
     numbers = {name: x for name, x in named.items() if name != "out"}
     mask, softmax_scale, flags, out_dtype, kernel = how
     device, plans = q.device, o is None
@@ -178,7 +181,7 @@ def remember(made_of, q, k, v, given, how, named, o=None, lse=None):
     names = tuple(name for name in names if name != "schedule" or given[name].numel())
     run = "fa3_forward_schedule" if plans else "fa3_forward"
     call = Call(params, ("q", "k", "v", "o", "lse", *names), device, run, size, (0,))
-    keep(made_of[0], RepeatedForward(call, names, ((o.shape, o.dtype), (lse.shape, lse.dtype))))
+    keep(made_of[0], RepeatedForward(call, names, ((o.shape, o.dtype), (lse.shape, lse.dtype)), made_for))
 
 
 # ---- append ----
