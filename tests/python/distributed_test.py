@@ -535,7 +535,8 @@ def work(rank, size, device, folder, asked_long):
     backend, timeout = "gloo" if device == "cpu" else "nccl", datetime.timedelta(seconds=240)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     world = World(rank, size, device)
-    parts = [every_method, against_float64, *[four_ranks, few_slots, rounded_once] * (size >= 4), repeated, halves, sent]
+    of_four = [four_ranks, few_slots, rounded_once] * (size >= 4)
+    parts = [every_method, against_float64, *of_four, repeated, halves, sent]
     for part in (*parts, checkpointed, compiled, sharded, inside_torch, refusals, *[long] * asked_long, missing):
         start = time.monotonic()
         part(world)
