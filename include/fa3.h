@@ -143,7 +143,7 @@ typedef struct CUstream_st* fa3_stream;
  * | q      | batch, seqlen_q, heads,    head_dim   | bf16 or fp16 | last 1; others multiples of 8 (16 bytes), >= 0  |
  * | k      | batch, seqlen_k, heads_kv, head_dim   | as q or e4m3 | as q; e4m3: see below                           |
  * | v      | batch, seqlen_k, heads_kv, head_dim_v | as k         | as k                                            |
- * | o      | batch, seqlen_q, heads,    head_dim_v | as q         | as q, but > 0 and nested (see below)            |
+ * | o      | batch, seqlen_q, heads,    head_dim_v | as q or fp32 | as q (fp32: multiples of 4), > 0, nested (below)|
  * | lse    | batch, heads, seqlen_q                | fp32         | > 0 and nested                                  |
  *
  * - data of q, k, v and o is aligned to 16 bytes; of lse to 4 bytes. For fa3_forward they are device pointers of the
@@ -151,6 +151,9 @@ typedef struct CUstream_st* fa3_stream;
  * - (batch, heads, seqlen, head_dim) storage, padded rows, slices of a packed QKV, broadcasts over batch, rows or
  *   heads: all are just strides. Only head_dim must be contiguous, as TMA loads whole rows. So a broadcast over it
  *   is refused by fa3_forward (not by fa3_reference_forward).
+ * - o of fp32 is what else would be rounded to q's dtype: for partial results that fa3_combine merges. Such a call is
+ *   served as those below, by kernels whose names begin with fa3_fwdservedfp32, which do not share the reads of K and V
+ *   among the heads of few queries; so decoding with grouped heads is slower.
  * - head_dim, of q and k, and head_dim_v, of v and o, are multiples of 8 from 8 to 256. They may differ. With more, up
  *   to 576 and 512, see "Latent attention" below.
  * - heads is a multiple of heads_kv. Query head h reads K/V head h / (heads / heads_kv): MQA has heads_kv = 1.
@@ -296,8 +299,8 @@ typedef struct fa3_forward_params {
  * | sinks                | heads                                      | fp32  | any >= 0                            |
  *
  * Where nothing is said of a tensor it is what it is above. All may be combined, but for what "Not together" names. A
- * call with any of this, or with a window, a chunk or FA3_FLAG_BATCH_INVARIANT, is served by kernels of its own, whose
- * names begin with fa3_fwdserved: no other kernel can be named for it, nor one of these for another call.
+ * call with any of this, or with a window, a chunk, o of fp32 or FA3_FLAG_BATCH_INVARIANT, is served by kernels of its
+ * own, whose names begin with fa3_fwdserved: no other kernel can be named for it, nor one of these for another call.
  *
  * Lengths
  * - cu_seqlens_q, cu_seqlens_k: the sequences lie one behind the other, without padding. Sequence b has rows cu[b] to
@@ -394,8 +397,9 @@ typedef struct fa3_forward_params {
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
  * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL;
  * softcap or alibi_slopes with 16-bit q over e4m3; alibi_slopes with e4m3, FA3_MASK_CHUNK or FA3_FLAG_BATCH_INVARIANT;
- * softcap with lse_offset; qv or head dimensions above 256 with e4m3 or alibi_slopes; head_dim above 64 with qv;
- * head_dim above 512 where v is not part of k as "Latent attention" says (fa3_reference_forward takes it).
+ * softcap with lse_offset; qv or head dimensions above 256 with e4m3 or alibi_slopes; head_dim above 64 with qv; and
+ * what fa3_reference_forward takes: o of fp32 with e4m3, softcap, alibi_slopes, qv or head dimensions above 256;
+ * head_dim above 512 where v is not part of k as "Latent attention" says.
  * fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */
@@ -471,7 +475,7 @@ FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace
                                fa3_stream stream);
 
 /* Bytes of a schedule for these parameters; multiprocessors and data pointers: as for fa3_forward_workspace_size. 0 if
- * the call needs no plan, as it has no lengths, pages, windows or sinks. */
+ * the call needs no plan, as it is not served. */
 FA3_API fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 /* Enqueues on `stream` the pass that plans these parameters' lengths, and returns. `schedule` is device memory of at
  * least the size above, aligned to 16 bytes; its contents need no initialisation. Of the tensors only the lengths and

@@ -31,6 +31,9 @@ enum class OExit {
   // The same, but the buffer is always given back before the last PV. Measured with 6 buffers at d 64, 128x128: up to
   // 128 tokens +5 to +12%.
   registers_early,
+
+  // As `registers`, but not rounded: O is float32 in memory, for partial results that are merged.
+  registers_fp32,
 };
 
 // How V lies in memory, and how it comes into shared memory. 8-bit wgmma wants it with keys contiguous.

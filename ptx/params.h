@@ -19,7 +19,7 @@ struct Output {
   float* lse;                                           // null: not wanted
   int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
   int32_t head_dim;  // of o; the kernel's may be larger
-  Dtype dtype;       // of o
+  Dtype dtype;       // of o; a row that stores float32 does not read it
 };
 
 // The beginning of the device memory that each call in flight has for itself. Its contents before and after a launch

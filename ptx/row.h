@@ -81,7 +81,9 @@ struct ForwardRow : TiledRow {
   KvScales kv_scales;
 
   constexpr bool packs_heads() const { return heads == Heads::packed; }
-  constexpr bool o_from_registers() const { return o_exit == OExit::registers || o_exit == OExit::registers_early; }
+  constexpr bool o_from_registers() const { return o_exit != OExit::buffer && o_exit != OExit::buffer_late; }
+  // Is O float32? Otherwise it has 16 bits, or with Q of 8 bits the dtype that the caller wants.
+  constexpr bool stores_fp32() const { return o_exit == OExit::registers_fp32; }
   constexpr bool late_q_release() const { return o_exit == OExit::buffer_late; }
   constexpr bool transposes_v() const { return v == VLayout::transposed; }
   // Are K and V of e4m3, and made fp16 of? `dtype` is that of Q and O.
@@ -140,7 +142,7 @@ struct ForwardRow : TiledRow {
   constexpr int q_depth() const { return q_buffers > 2 * warpgroups() ? 3 : 2; }
   // Is a buffer given back as soon as its Q is read for the last time?
   constexpr bool releases_q_early() const {
-    return o_exit == OExit::registers_early || (o_exit == OExit::registers && q_buffers < 2 * warpgroups());
+    return o_exit == OExit::registers_early || (o_from_registers() && q_buffers < 2 * warpgroups());
   }
   constexpr int stage_bytes() const { return k_block_bytes() + v_block_bytes(); }
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
@@ -198,6 +200,7 @@ struct ForwardRow : TiledRow {
            (has_power_of_two_stages() || packs_heads()) && q_buffers >= warpgroups() &&
            q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() && (is_8bit() ? valid_8bit() : valid_16bit()) &&
            (!packs_heads() || (!is_8bit() && o_from_registers() && has(Trait::early_claim))) &&
+           (!stores_fp32() || (!is_8bit() && has(Trait::own_lengths))) &&
            (!has(Trait::shares_keys) ||
             (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
            // The paper's own algorithms take neither a bound on the left nor own lengths.

@@ -101,6 +101,27 @@ FA3_DEVICE void store_o_direct(const uint32_t (&o)[o_columns / 4], const Params&
   }
 }
 
+// The same in float32, divided by the row sums. A quad has 8 columns of a row, which are a whole sector.
+FA3_DEVICE void store_fp32_o(const float (&O)[o_columns / 2], const RowState& state, const float (&l)[2],
+                             const float (&fit)[2], const Sinks& sinks, const Params& p, const RowBlock& block,
+                             int warp) {
+  const int lane = threadIdx.x % 32, first = block.row + 16 * warp + lane / 4;
+  const Output& out = p.output;
+  const int rows = visible(p, block).seqlen_q;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = first + 8 * i;
+    if (row < 0 || row >= rows) continue;
+    const float weight = fit[i] * sinks.finish(i, state.m[i], l[i]).weight;
+    float* const to = static_cast<float*>(out.o) + block.batch * out.o_stride_batch + block.head * out.o_stride_head +
+                      (block.q_row() + row) * out.o_stride_row + 2 * (lane % 4);
+#pragma unroll
+    for (int k = 0; k < o_columns / 8; k++)
+      if (8 * k < out.head_dim)
+        *reinterpret_cast<float2*>(to + 8 * k) = make_float2(O[4 * k + 2 * i] * weight, O[4 * k + 2 * i + 1] * weight);
+  }
+}
+
 // O of 8-bit elements: divided by the row sums and multiplied by V's scale, with V's mean added, and rounded to the
 // type that the caller wants. As V's tiles hold columns 16 k + 2 r + e in their rows 16 k + 8 e + r, a lane has columns
 // 16 k + 4 q .. 16 k + 4 q + 3 of each row, and a quad writes whole sectors.

@@ -76,7 +76,7 @@ class ExitThroughBuffer {
   int o_buffer_ = -1;  // the Q buffer through which O is on its way out
 };
 
-// OExit::registers and registers_early.
+// OExit::registers, registers_early and registers_fp32.
 class ExitFromRegisters {
  public:
   FA3_DEVICE ExitFromRegisters(const Params& p, Smem& smem, int, int warp) : p_(p), smem_(smem), warp_(warp) {}
@@ -87,9 +87,11 @@ class ExitFromRegisters {
   FA3_DEVICE void store(float (&O)[o_columns / 2], uint32_t (&o)[o_columns / 4], RowState& state, float (&l)[2],
                         float (&fit)[2], const Finished& piece) {
     const bool complete = piece.parts == 1 || combine(O, state, l, fit, p_, piece.block, warp_);
-    if constexpr (!is_8bit) normalize(o, O, state, l, fit, piece.sinks);
+    if constexpr (!is_8bit && !config.stores_fp32()) normalize(o, O, state, l, fit, piece.sinks);
     if (complete) {
-      if constexpr (is_8bit)
+      if constexpr (config.stores_fp32())
+        store_fp32_o(O, state, l, fit, piece.sinks, p_, piece.block, warp_);
+      else if constexpr (is_8bit)
         store_scaled_o(O, state, l, piece.sinks, smem_.v_mean[VMeanRing::index(piece.q_use)], p_, piece.block, warp_);
       else store_o_direct(o, p_, piece.block, warp_);
       store_lse(state, l, piece.sinks, p_, piece.block, warp_);

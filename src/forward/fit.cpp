@@ -36,7 +36,7 @@ constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
 
 // What makes a problem served.
 constexpr const char* of_served =
-    "lengths of their own, pages, windows, sinks, softcap, alibi_slopes, qv, head dimensions above 256 or "
+    "lengths of their own, pages, windows, sinks, softcap, alibi_slopes, qv, o of fp32, head dimensions above 256 or "
     "FA3_FLAG_BATCH_INVARIANT";
 
 // The dim that is the head dimension, of the caller's q or of v.
@@ -45,9 +45,10 @@ int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.ser
 // Whatever a served problem's mask is, its rows take it as a window.
 Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::window : problem.mask(); }
 
-// Can this row take the problem's V, scales and sums, and what becomes of its scores?
+// Can this row take the problem's V, scales and sums, and what becomes of its scores and of O?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
+  if (row.stores_fp32() != problem.widens_o()) return false;
   if (row.has_wide_q() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
   // These do not take one query and many alike.
   if (row.has(Trait::few_rows) && (problem.batch_invariant || rows_of(problem, row) > row.most_rows())) return false;
@@ -72,7 +73,7 @@ constexpr int rivals_of(const ForwardRow& row) {
   int rivals = 0;
   for (const ForwardRow& other : forward_rows)
     rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
-              other.has_wide_q() == row.has_wide_q() &&
+              other.has_wide_q() == row.has_wide_q() && other.stores_fp32() == row.stores_fp32() &&
               other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
               other.has(Trait::alibi) == row.has(Trait::alibi) && other.has(Trait::qv) == row.has(Trait::qv);
   return rivals;
@@ -207,6 +208,7 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
     bool row, problem;
   } extras[] = {{"softcap", row.has(Trait::softcap), has_softcap(problem)},
                 {"alibi_slopes", row.has(Trait::alibi), has_slopes(problem)},
+                {"o of fp32", row.stores_fp32(), problem.widens_o()},
                 {"qv (or v in the first columns of k, above 256)", row.has(Trait::qv), problem.has_qv()}};
   for (const auto& extra : extras)
     if (extra.row != extra.problem)

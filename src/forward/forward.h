@@ -35,6 +35,8 @@ struct ForwardProblem : ServedShape, ProblemScales {
   // Of the caller's q and k.
   int64_t asked_head_dim() const { return v_in_k ? head_dim + head_dim_v : head_dim; }
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
+  // Is O float32 under Q of 16 bits?
+  bool widens_o() const { return o.dtype == FA3_DTYPE_FP32 && q.dtype != FA3_DTYPE_E4M3; }
   // Are K and V of e4m3 under Q of another dtype?
   bool widens_keys() const { return q.dtype != FA3_DTYPE_E4M3 && k.dtype == FA3_DTYPE_E4M3; }
 };

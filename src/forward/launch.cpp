@@ -66,7 +66,7 @@ Output output_of(const ForwardProblem& problem) {
           lse.stride[1],
           lse.stride[2],
           narrow(problem.head_dim_v),
-          dtype_of(o.dtype)};
+          dtype_of(problem.widens_o() ? problem.q.dtype : o.dtype)};
 }
 
 ScaleTensor scale_of(const View& scale) {

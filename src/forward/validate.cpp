@@ -23,8 +23,18 @@ static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t
 constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL | FA3_FLAG_BATCH_INVARIANT;
 static_assert(known_flags < uint64_t{1} << 31, "C11 has no enumerator for this flag");
 
-// k and v are of q's dtype, or both of e4m3 (widens_keys). On the device o is of q's dtype, but for e4m3 it may be a
-// 16-bit dtype, too; the reference rounds to any dtype of o that can be had without a scale.
+// On the device o of fp32 has kernels of its own, but not of all kinds.
+Status check_fp32_o(const fa3_forward_params& p) {
+  const char* const other = widens_keys(p)              ? "k and v of e4m3"
+                            : p.softcap != 0            ? "softcap"
+                            : is_there(p.alibi_slopes)  ? "alibi_slopes"
+                                                        : wide_by(p);
+  if (!other || !widens_o(p)) return FA3_OK;
+  return fail(FA3_ERROR_UNSUPPORTED, "o.dtype is fp32, which cannot be had together with %s", other);
+}
+
+// k and v are of q's dtype, or both of e4m3 (widens_keys). On the device o is of q's dtype or of fp32, but for e4m3 it
+// may be a 16-bit dtype, too; the reference rounds to any dtype of o that can be had without a scale.
 Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   const bool device = rules != Rules::reference, is_e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
   const struct {
@@ -34,12 +44,12 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   } tensors[] = {{"q", p.q.dtype, true},
                  {"k", p.k.dtype, !widens_keys(p)},
                  {"v", p.v.dtype, !widens_keys(p)},
-                 {"o", p.o.dtype, !is_e4m3 && (device || p.o.dtype == FA3_DTYPE_E4M3)},
+                 {"o", p.o.dtype, !is_e4m3 && !widens_o(p) && (device || p.o.dtype == FA3_DTYPE_E4M3)},
                  {"qv", p.qv.dtype, true}};
   for (const auto& tensor : tensors) {
     if (&tensor.dtype == &tensors[4].dtype && !is_there(p.qv)) continue;
     if (Status status = check_dtype(tensor.name, tensor.dtype)) return status;
-    if (device && tensor.dtype == FA3_DTYPE_FP32)
+    if (device && tensor.dtype == FA3_DTYPE_FP32 && !(&tensor.dtype == &tensors[3].dtype && widens_o(p)))
       return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16, fp16 and e4m3", tensor.name);
     if (tensor.as_q && tensor.dtype != p.q.dtype)
       return fail(invalid, "%s.dtype is %s, must be %s as q's", tensor.name, dtype_name(tensor.dtype),
@@ -47,6 +57,7 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   }
   if ((p.flags & FA3_FLAG_TWO_LEVEL) && !is_e4m3)
     return fail(invalid, "flags has FA3_FLAG_TWO_LEVEL, which is for e4m3; q.dtype is %s", dtype_name(p.q.dtype));
+  if (Status status = device ? check_fp32_o(p) : FA3_OK) return status;
   return check_presence(p);
 }
 

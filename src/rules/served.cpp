@@ -177,6 +177,10 @@ bool widens_keys(const fa3_forward_params& p) {
   return p.q.dtype != FA3_DTYPE_E4M3 && p.k.dtype == FA3_DTYPE_E4M3 && p.v.dtype == FA3_DTYPE_E4M3;
 }
 
+bool widens_o(const fa3_forward_params& p) {
+  return p.o.dtype == FA3_DTYPE_FP32 && (p.q.dtype == FA3_DTYPE_BF16 || p.q.dtype == FA3_DTYPE_FP16);
+}
+
 const char* served_by(const fa3_forward_params& p) {
   const struct {
     const char* name;
@@ -197,6 +201,7 @@ const char* served_by(const fa3_forward_params& p) {
              {"softcap", p.softcap != 0},
              {"alibi_slopes", is_there(p.alibi_slopes)},
              {"k and v of e4m3 under q of 16 bits", widens_keys(p)},
+             {"o of fp32", widens_o(p)},
              {wide_by(p), wide_by(p) != nullptr}};
   for (const auto& [name, given] : all)
     if (given) return name;

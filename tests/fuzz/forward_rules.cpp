@@ -40,7 +40,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   const bool o_has_16_bits = is_one_of(p.o.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16});
   if (e4m3) j.wrong_if(!o_has_16_bits && p.o.dtype != FA3_DTYPE_E4M3 && !(host && p.o.dtype == FA3_DTYPE_FP32), "o");
   else if (host) j.wrong_if(!o_has_16_bits && p.o.dtype != FA3_DTYPE_FP32, "o");
-  else j.wrong_if(p.o.dtype != p.q.dtype, "o");
+  else j.wrong_if(p.o.dtype != p.q.dtype && !Served{p}.widens_o(), "o");
 
   const bool needs_o_scale = e4m3 && p.o.dtype == FA3_DTYPE_E4M3;
   j.wrong_if((p.q_scale.rank != 0) != e4m3, "q_scale");
@@ -54,6 +54,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   const bool packed_q = served.packed_q, packed_k = served.packed_k;
   const bool takes_offset = wants_lse || p.sinks.rank != 0;
   served.kinds(j);
+  j.wrong_if(!host && served.widens_o() && (served.caps || served.slopes || served.wide()), "o");
   j.rank("q", p.q, 4 - packed_q), j.rank("k", p.k, 4 - packed_k), j.rank("o", p.o, 4 - packed_q);
   j.rank("v", p.v, tiles ? 5 : 4 - packed_k);
   if (wants_lse) j.rank("lse", p.lse, 3 - packed_q), j.wrong_if(p.lse.dtype != FA3_DTYPE_FP32, "lse");
@@ -132,6 +133,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
     else judge_sizes(j, p.q, p.k);
     if (judge_kernel(j, p.kernel, wanted)) {
       j.wrong_if((std::strstr(p.kernel, "fa3_fwdserved") == p.kernel) != any, "params->kernel");
+      j.wrong_if((std::strstr(p.kernel, "fp32") != nullptr) != served.widens_o(), "params->kernel");
       j.wrong_if((std::strstr(p.kernel, "softcap") != nullptr) != served.caps, "params->kernel");
       j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
       j.wrong_if((std::strstr(p.kernel, "servedmla") != nullptr) != (served.qv || v_in_k), "params->kernel");

@@ -63,6 +63,7 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
                                            : name.find("centered") != name.npos ? "centered"
                                            : name.find("servedmla") != name.npos ? "servedmla"
                                            : name.find("widened") != name.npos ? "widened"
+                                           : name.find("fp32") != name.npos ? "fp32"
                                                                                 : "";
     if (its_transform != transform) continue;
     if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&
@@ -182,6 +183,7 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
   if (wide == 1) d = unit * (1 + c.below(64 / unit));
   if (wide == 2) d = dv + unit * (1 + c.below(64 / unit));
   if (wide == 3) d = unit * (1 + c.below(576 / unit));
+  if (!host && !e4m3 && !wide && c.once_in(4)) o_dtype = FA3_DTYPE_FP32;
   const auto lengths = [&](int64_t count) {
     fa3_tensor t = layouts.plain(FA3_DTYPE_INT32, {count}, false);
     t.stride[0] = 1;
@@ -257,15 +259,18 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
     p.schedule = reinterpret_cast<void*>((uintptr_t{1} << 47) + 16 * static_cast<uintptr_t>(c.below(256)));
     p.schedule_bytes = static_cast<size_t>(c.below(4096));
   }
-  if (c.once_in(4)) {
+  const bool may_transform = host || o_dtype != FA3_DTYPE_FP32;
+  if (may_transform && c.once_in(4)) {
     p.softcap = c.one_of({30.0f, 0.5f, 1e-30f, 1e30f});
     p.lse_offset = {};
   }
-  if (!e4m3 && !wide && p.mask != FA3_MASK_CHUNK && !(p.flags & FA3_FLAG_BATCH_INVARIANT) && c.once_in(3)) {
+  if (!e4m3 && !wide && may_transform && p.mask != FA3_MASK_CHUNK && !(p.flags & FA3_FLAG_BATCH_INVARIANT) &&
+      c.once_in(3)) {
     p.alibi_slopes = c.once_in(2) ? layouts.plain(FA3_DTYPE_FP32, {heads}, false)
                                   : layouts.plain(FA3_DTYPE_FP32, {batch, heads}, false);
   }
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, false, true, transform_of(p));
+  const bool widens_o = o_dtype == FA3_DTYPE_FP32 && !e4m3 && !fp32;
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, false, true, widens_o ? "fp32" : transform_of(p));
 }
 
 }  // namespace
@@ -283,6 +288,7 @@ void make(fa3_forward_params& p, Choices& c, bool host) {
   int32_t o_dtype = dtype;
   if (e4m3) o_dtype = c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   if (host && !e4m3) o_dtype = c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32});
+  if (!host && !e4m3 && c.once_in(4)) o_dtype = FA3_DTYPE_FP32;
   p.q = layouts.rows(dtype, {batch, seqlen_q, heads, d}, false);
   p.k = layouts.rows(dtype, {batch, seqlen_k, heads_kv, d}, false);
   p.v = e4m3 && c.once_in(2) ? layouts.tiles({batch, heads_kv, (seqlen_k + 15) / 16, dv, 16}, false)
@@ -307,7 +313,9 @@ void make(fa3_forward_params& p, Choices& c, bool host) {
     if (c.once_in(2)) p.lse_offset = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen_q}, false);
     if (c.once_in(4)) p.flags |= FA3_FLAG_TWO_LEVEL;
   }
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, p.mask != FA3_MASK_NONE);
+  const bool widens_o = o_dtype == FA3_DTYPE_FP32 && !e4m3 && !fp32;
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, p.mask != FA3_MASK_NONE && !widens_o, widens_o,
+                              widens_o ? "fp32" : "");
 }
 
 void make(fa3_backward_params& p, Choices& c, bool host) {

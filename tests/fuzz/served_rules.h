@@ -60,11 +60,15 @@ struct Served {
       if (p.v.dim[i] > 1 && p.v.stride[i] != p.k.stride[i]) return false;
     return p.v.data == p.k.data;
   }
+  // Is o fp32 under q of 16 bits?
+  bool widens_o() const {
+    return p.o.dtype == FA3_DTYPE_FP32 && (p.q.dtype == FA3_DTYPE_BF16 || p.q.dtype == FA3_DTYPE_FP16);
+  }
   // Is there anything of it, so that the call takes kernels of its own?
   bool any() const {
     return p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT ||
            (p.flags & (FA3_FLAG_BATCH_INVARIANT | FA3_FLAG_CENTERED_K)) || pages || p.sinks.rank != 0 ||
-           bounds_keys() || caps || slopes || wide() ||
+           bounds_keys() || caps || slopes || wide() || widens_o() ||
            std::any_of(std::begin(lengths), std::end(lengths), [](const Named& t) { return t.tensor->rank != 0; });
   }
 

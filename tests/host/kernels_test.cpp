@@ -232,7 +232,8 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     const int32_t mask = p.mask;
     for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
       if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE) && !v.has(Trait::own_lengths)) continue;
-      if (v.transforms_scores() || v.halves_columns() || v.has_wide_q()) continue;  // what makes it served is still there
+      // What makes it served is still there.
+      if (v.transforms_scores() || v.halves_columns() || v.has_wide_q() || v.stores_fp32()) continue;
       p.mask = wrong, p.window_left = p.window_right = 0;
       refused(p, imaginary_for(v, shape_of(v)),
               v.has(Trait::own_lengths) ? "calls with lengths of their own, pages, windows, sinks, softcap, alib"
@@ -350,13 +351,13 @@ TEST_CASE("rows with lengths of their own are causal ones with a window instead"
     // With packed heads only two or three blocks may be on their way, so that more stages are of no use.
     const int stages = v.packs_heads() ? std::min(twin->stages, 4) : twin->stages;
     CHECK((v.mask == Mask::window && v.stages == stages && v.q_buffers == twin->q_buffers));
-    CHECK((v.o_exit == twin->o_exit && same_text(v.kernel, twin->kernel)));
+    CHECK(((v.o_exit == twin->o_exit || v.stores_fp32()) && same_text(v.kernel, twin->kernel)));
     // That one may leave groups of keys out, which only the causal diagonal lets it, have narrow slabs, and registers
     // for Q.
     constexpr Trait may =
         Trait::skip_masked | Trait::narrow_slabs | Trait::softcap | Trait::alibi | Trait::q_in_registers;
     CHECK((v.traits | may) == (twin->traits | may | Trait::own_lengths));
-    served += !v.transforms_scores();
+    served += !v.transforms_scores() && !v.stores_fp32();
   }
   // They hold every head dimension that causal rows have; from 64 on with columns for at most a fifth more.
   for (const ForwardRow& v : forward_rows) {
@@ -393,6 +394,10 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   // A box of one row would be 64 bytes.
   CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::own_lengths).valid());
   CHECK_FALSE(with(bf16, Mask::full, Trait::one_key_block).valid());  // of another kind of row
+  // Float32 calls are served.
+  ForwardRow fp32 = forward_row(row_named(bf16));
+  fp32.o_exit = OExit::registers_fp32;
+  CHECK_FALSE(fp32.valid());
   // K and V are widened by warps of the producer for sequences of their own lengths, whose scales are those of heads.
   ForwardRow widened = forward_row(row_named("fa3_fwdservedwidened_bf16_d128_window_192x64"));
   REQUIRE(widened.valid());

@@ -26,6 +26,7 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, Shape shape) {
   fa3_forward_params p = e4m3 ? imaginary_e4m3(shape) : imaginary(shape, dtype_of(row));
   p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   if (row.has(Trait::own_lengths)) p.mask = FA3_MASK_WINDOW, p.window_left = 100, p.window_right = 30;
+  if (row.stores_fp32()) p.o.dtype = FA3_DTYPE_FP32;
   if (row.has(Trait::softcap)) p.softcap = 30;
   if (row.has(Trait::alibi))
     p.alibi_slopes = tensor(reinterpret_cast<void*>(uintptr_t{20} << 42), FA3_DTYPE_FP32, {shape.heads});

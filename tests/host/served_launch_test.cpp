@@ -79,6 +79,25 @@ TEST_CASE("a launch of packed lengths, in full", "[launch][served]") {
   }
 }
 
+TEST_CASE("O in float32 has rows of its own, for dense calls, too, and no map", "[launch][served]") {
+  for (const int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
+    for (const int64_t seqlen_q : {1, 300}) {
+      fresh();
+      fa3_forward_params p = imaginary({.batch = 2, .seqlen_q = seqlen_q, .seqlen_k = 700, .heads = 6, .heads_kv = 3,
+                                        .head_dim = 72}, dtype);
+      p.o.dtype = FA3_DTYPE_FP32, p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
+      const Pair made = run(p);
+      const ForwardRow& row = made.row();
+      CHECK((row.stores_fp32() && row.has(Trait::own_lengths) && row.d == 128 && dtype_of(row) == dtype));
+      const Output& out = made.params().output;
+      CHECK((out.o == p.o.data && out.head_dim == 72));
+      CHECK(out.o_stride_row == (seqlen_q > 1 ? p.o.stride[1] : 0));
+      CHECK((made.call().window.right == 0 && !made.call().window.bottom_right && made.call().lengths.max_k == 700));
+      for (const auto& map : fake_cuda().maps) CHECK(map.data != p.o.data);
+      check_workspace(made, workspace_memory, workspace_of(p));
+    }
+}
+
 TEST_CASE("a launch of packed lengths in FP8 has scales by sequence", "[launch][served]") {
   fresh();
   for (const int32_t o_dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3}) {
@@ -357,6 +376,7 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
         {.max_q = most, .total_q = total, .head_dim = row.d - unit, .head_dim_v = row.dv - unit}, dtype_of(row));
     if (row.is_8bit()) add_scales(p);
     if (row.has_wide_q()) change_keys_to_e4m3(p);
+    if (row.stores_fp32()) p.o.dtype = FA3_DTYPE_FP32;
     if (row.has(Trait::softcap)) p.softcap = 30;
     if (row.has(Trait::alibi)) p.alibi_slopes = tensor(far_away(20), FA3_DTYPE_FP32, {3, p.q.dim[1]});
     if (row.has(Trait::qv)) p.qv = tensor(far_away(27), p.q.dtype, {p.q.dim[0], p.q.dim[1], p.v.dim[2]});

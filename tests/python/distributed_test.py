@@ -106,11 +106,11 @@ def costs_without_processes():
     gathered = found["all_gather"]
     assert gathered.sent_forward == 3 * chunk and gathered.sent_backward == 3 * 3 * chunk, gathered
     assert gathered.forward == products + 3 * chunk, (gathered, products)
-    assert found["ring"].memory < gathered.memory and found["ring"].forward < gathered.forward, found
+    assert found["ring"].memory <= gathered.memory and found["ring"].forward < gathered.forward, found
     merging = cost_model.table(problem, slow._replace(memory=1.0))
     (ring,) = [cost for cost in merging if cost.method == "ring"]
-    # The last rank has results of all of its 16 rows for each rank; they are read once, and written merged.
-    assert ring.forward - found["ring"].forward == (4 * 16 + 16) * 8 * 4 * 2, (ring, found["ring"])
+    # The last rank has results of all of its 16 rows for each rank; they are read once in float32, and written merged.
+    assert ring.forward - found["ring"].forward == (4 * 16 * 4 + 16 * 2) * 8 * 4, (ring, found["ring"])
     # Gradients of keys go home as they are where one call has them all.
     assert found["ring"].sent_backward == 2 * found["ring"].sent_forward, found["ring"]
     # A window takes the ring to its neighbours alone.
@@ -290,6 +290,25 @@ def few_slots(world):
     finally:
         plans.SLOTS = before
         parallel._kinds.clear()
+
+
+def rounded_once(world):
+    """Results of a ring are merged in float32, also where they are merged two by two: O has the bits of one process
+    where its rounding does not hang on the last bits of float32."""
+    if world.rank >= 4 or world.device != "cpu":
+        return
+    dtype, world.dtype = world.dtype, torch.bfloat16
+    q, k, v, dout, dlse = world.inputs(64)
+    world.dtype = dtype
+    expected = parallel.shard(fa3.attention(q, k, v), world.groups[4])
+    before = plans.SLOTS
+    for plans.SLOTS in (2, 4):
+        parallel._kinds.clear()
+        o = parallel.attention(*(parallel.shard(x, world.groups[4]) for x in (q, k, v)), world.groups[4], method="ring")
+        others = (o != expected).double().mean().item()
+        assert others < 0.005, (plans.SLOTS, others)
+    plans.SLOTS = before
+    parallel._kinds.clear()
 
 
 def four_ranks(world):
@@ -516,7 +535,8 @@ def work(rank, size, device, folder, asked_long):
     backend, timeout = "gloo" if device == "cpu" else "nccl", datetime.timedelta(seconds=240)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     world = World(rank, size, device)
-    parts = [every_method, against_float64, *[four_ranks, few_slots] * (size >= 4), repeated, halves, sent]
+    of_four = [four_ranks, few_slots, rounded_once] * (size >= 4)
+    parts = [every_method, against_float64, *of_four, repeated, halves, sent]
     for part in (*parts, checkpointed, compiled, sharded, inside_torch, refusals, *[long] * asked_long, missing):
         start = time.monotonic()
         part(world)

@@ -115,6 +115,7 @@ std::string ServedProblem::describe() const {
               scales(k_scales) + " v " + scales(v_scales) + ")" + (v_mean ? " v-mean" : "") +
               (lse_offset ? " lse-offset" : "");
   }
+  if (!is_e4m3() && o_dtype != FA3_DTYPE_NONE) result += std::string(" o-dtype=") + tools::dtype_name(o_dtype);
   if (e4m3_keys)
     result += std::string(" over e4m3, scales of ") + (k_scales == Scales::head ? "heads" : "the tensor") + " and " +
               (v_scales == Scales::head ? "heads" : "the tensor");
@@ -448,7 +449,11 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   const int64_t unit = p.has_e4m3_keys() ? 16 : 8;
   choose_mask(p, random);
   choose_tensors(p, random);
-  if (limits.row && !p.packed_q && !p.packed_k) p.uses_k = true;  // the row takes no call without anything of its own
+  const bool may_widen_o = !limits.wide && !p.has_e4m3_keys();
+  const bool widens_o = limits.row ? limits.row->stores_fp32() : may_widen_o && random.chance(0.15);
+  if (widens_o) p.o_dtype = FA3_DTYPE_FP32;
+  if (limits.row && !widens_o && !p.packed_q && !p.packed_k)
+    p.uses_k = true;  // the row takes no call without anything of its own
   do {
     p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4, 8});
     p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 7, 8, 12, 16, 71});
@@ -472,7 +477,7 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.batch_invariant = random.chance(0.15);
   if (p.is_e4m3()) choose_scales(p, random);
   if (p.e4m3_keys) choose_key_scales(p, random);
-  choose_transform(p, random, limits);
+  if (!widens_o) choose_transform(p, random, limits);
   p.q = random_storage(random, false), p.o = random_storage(random, false), p.lse = random_storage(random, false);
   p.k = random_storage(random, true), p.v = random_storage(random, true);
   for (Storage* s : {&p.q, &p.k, &p.v, &p.o, &p.lse}) s->share_batch = false, s->pad_s %= p.page_size ? 4 : 50;

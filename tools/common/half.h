@@ -92,15 +92,20 @@ inline void write_element(void* data, int64_t at, float value, fa3_dtype dtype) 
 
 // The value after one rounding.
 inline float round_to(float value, fa3_dtype dtype) {
+  if (dtype == FA3_DTYPE_FP32) return value;
   return dtype == FA3_DTYPE_E4M3 ? from_e4m3(to_e4m3(value)) : from_half(to_half(value, dtype), dtype);
 }
 
 // Half the distance from 1 to the next number: the relative error of one rounding.
 inline float unit_roundoff(fa3_dtype dtype) {
+  if (dtype == FA3_DTYPE_FP32) return 0x1p-24f;
   return dtype == FA3_DTYPE_BF16 ? 0x1p-8f : dtype == FA3_DTYPE_FP16 ? 0x1p-11f : 0x1p-4f;
 }
 inline const char* dtype_name(fa3_dtype dtype) {
-  return dtype == FA3_DTYPE_BF16 ? "bf16" : dtype == FA3_DTYPE_FP16 ? "fp16" : "e4m3";
+  return dtype == FA3_DTYPE_BF16   ? "bf16"
+         : dtype == FA3_DTYPE_FP16 ? "fp16"
+         : dtype == FA3_DTYPE_FP32 ? "fp32"
+                                   : "e4m3";
 }
 
 }  // namespace fa3::tools

@@ -109,7 +109,7 @@ void compute(const Launched& launch, const ServedTensors& t, const Planned& piec
       value += (sum - of_sink) / sum * double(scales.v_mean[number * scales.v_mean_stride_batch +
                                                             head_kv * scales.v_mean_stride_head + int64_t(x)]);
     tools::write_element(out.o, to + int64_t(x), float(keys.none() ? 0 : value / o_scale),
-                         dtype_of(out.dtype));
+                         launch.row->forward()->stores_fp32() ? FA3_DTYPE_FP32 : dtype_of(out.dtype));
   }
   if (out.lse)
     out.lse[s.q_batch * out.lse_stride_batch + head * out.lse_stride_head + row * out.lse_stride_row] =

@@ -198,7 +198,8 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     if out_dtype is float8_e4m3fn. two_level: sums that do not shrink where v has a mean. Autograd has no derivative
     of it: `attention_fp8` has, and `backward` is there.
     Also k and v alone, a cache under q of 16 bits, with k_scale and v_scale; o is of q's dtype then.
-    out_dtype: of o; q's dtype, of FP8 bfloat16, if None; others with FP8 and on the CPU. kernel: its name, of
+    out_dtype: of o; q's dtype, of FP8 bfloat16, if None; others with FP8 and on the CPU, and under q of 16 bits float32
+    (not with k and v of FP8, softcap, alibi_slopes, qv and head dimensions above 256). kernel: its name, of
     `kernels()`; the CPU's reference does not look at it.
 
     Masks. With i for a sequence's queries, j for its keys, position p = i + seqlen_k - seqlen_q: window (left, right)

@@ -36,21 +36,25 @@ def _forward(run, q, k, v, sinks):
         return o, lse
     merges, in_calls, parts, sums = plan.slots > 1, sinks, o, lse
     if merges:
-        parts, in_calls, dims = o.new_empty((plan.slots, *o.shape)), None, (plan.slots, *lse.shape)
+        dtype = torch.float32 if kernels.gives_float32(q, v, run.how) else q.dtype
+        parts, in_calls, dims = o.new_empty((plan.slots, *o.shape), dtype=dtype), None, (plan.slots, *lse.shape)
         sums = lse.new_full(dims, -math.inf) if plan.has_gaps else lse.new_empty(dims)
     calls = kernels.Calls(run.prepared, ("forward", _strides(q, k, v, in_calls)), q.device)
     addresses = {"q": q.data_ptr(), "o": parts.data_ptr(), "lse": sums.data_ptr()}
     if in_calls is not None:
         addresses["sinks"] = sinks.data_ptr()
     merged = {"o_parts": parts.data_ptr(), "lse_parts": sums.data_ptr(), "o": o.data_ptr(), "lse": lse.data_ptr()}
-    wholes = {"o_parts": parts, "lse_parts": sums, "o": o, "lse": lse}
+    wholes, folded = {"o_parts": parts, "lse_parts": sums, "o": o, "lse": lse}, None
     for step, keys in methods.chunks(plan, run.keys, k, v):
         if step.jobs:
             addresses["k"], addresses["v"] = keys.addresses()
         for job in step.jobs:
             if job.folds:
-                calls.run(merged, kernels.combine, **wholes)
-                parts[0].copy_(o)
+                if folded is None:
+                    folded = parts.new_empty(o.shape)
+                to = {**merged, "o": folded.data_ptr()}
+                calls.run(to, kernels.combine, **{**wholes, "o": folded})
+                parts[0].copy_(folded)
                 sums[0].copy_(lse)
                 sums[1:].fill_(-math.inf)
             calls.run(addresses, kernels.forward, job, plan.dim, run.how, merges, q, keys, parts, sums, in_calls)

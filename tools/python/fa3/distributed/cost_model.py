@@ -176,15 +176,16 @@ def _ring(problem, nodes, ranks, card, link):
     more = [(rows - layouts.rows(node), layouts.rows(node)) for rows, node in zip(called, nodes)]
     most = max(extra for extra, _ in more)
     if most:  # results are merged, and those of dq are added
-        number = problem.batch * heads * problem.bytes / card.memory
-        forward += max(extra + 2 * rows for extra, rows in more) * number * problem.head_dim_v
-        backward += 3 * most * number * problem.head_dim
+        number = problem.batch * heads / card.memory
+        merged = max((extra + rows) * FLOAT32 + rows * problem.bytes for extra, rows in more)
+        forward += merged * number * problem.head_dim_v
+        backward += 3 * most * number * problem.bytes * problem.head_dim
     if count == 1:
         memory = 2 * longest * row * FLOAT32
     else:  # two chunks of keys, gradients that come, go and are added; results before they are merged
         wide = max(problem.head_dim, problem.head_dim_v)
         memory = longest * row * (4 * problem.bytes + 2 * FLOAT32)
-        memory += min(most + longest, plans.SLOTS * longest) * (most > 0) * problem.batch * heads * wide * problem.bytes
+        memory += min(most + longest, plans.SLOTS * longest) * (most > 0) * problem.batch * heads * wide * FLOAT32
     return sum(came), sum(came) + sum(went), memory, forward, backward
 
 

@@ -146,6 +146,11 @@ class Part:
         return x.unsqueeze(0) if self.alone else x
 
 
+def gives_float32(q, v, how):
+    """Has the library a kernel whose o is float32?"""
+    return not how.softcap and max(q.shape[-1], v.shape[-1]) <= 256
+
+
 def forward(place, job, dim, how, merges, q, keys, o, lse, sinks):
     """A Launch on these whole tensors; with merges o and lse are one for each slot. sinks: a tensor or None."""
     part, (k, v) = Part(job.call, dim, how, q.device), keys.tensors()
