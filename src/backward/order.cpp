@@ -147,17 +147,19 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const H
 // With few K/V heads there are too few key blocks for all multiprocessors, or the longest of them take too long. Times
 // are in turns, one for each tile of Br rows. A block takes two turns more; if there are several parts, five more, as
 // their sums go to memory and come back, and the pass that adds them up takes three. (Measured, at 8 heads over 1 of
-// 8192: with all of that, 4.6 for each block of a part.) More parts must save 7%, as their sums take memory: with
+// 8192: with all of that, 4.6 for each block of a part.) More parts must save 5%, as their sums take memory: with
 // these limits at most 277 MB.
 //
-// Under a causal mask, turns take longer where few blocks have many readers each. (Measured, H100, d 128, with 8, 7, 4
-// and 2 readers of each block: 1.36 to 1.40, 1.25, 1.10 to 1.17 and 1.0 times as long as with one where there are 256
-// blocks, 1.10, -, 0.98 to 1.02 and 1.0 times with 512.)
+// Under a causal mask, turns take longer where few blocks, but more than the machine runs at once, have many readers
+// each. (Measured, H100, d 128, beside parts of one or two readers: 256 blocks of 8 readers 1.4 to 1.5 times as long, of
+// 7 1.3, of 4 1.1 to 1.3; 512 blocks of 8 readers 1.1, of 4 as long.)
 constexpr int64_t most_blocks = 2 * blocks_enough, most_parts = 64;
 constexpr int64_t block_turns = 2, part_turns = 5, pass_turns = 3;
 
 // By how many hundredths turns take longer so.
-int64_t slowed_by_readers(int64_t readers, int64_t blocks) { return 6 * (readers - 1) * 256 * 256 / (blocks * blocks); }
+int64_t slowed_by_readers(int64_t readers, int64_t blocks) {
+  return blocks > section_blocks ? 8 * (readers - 1) * 256 * 256 / (blocks * blocks) : 0;
+}
 
 HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64_t key_blocks, int64_t tiles) {
   const int64_t heads = problem.batch * problem.heads_kv, readers = problem.heads_per_kv();
@@ -179,7 +181,7 @@ HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64
     if (parts <= readers ? readers % parts != 0 : parts % readers != 0) continue;
     if ((p.ranges - 1) * p.range_tiles >= tiles) continue;  // one would be empty
     if (problem.batch * problem.heads * p.ranges * p.range_tiles > max_rows / row.Br) continue;
-    if (turns(p) * 100 < turns(best) * 93) best = p;
+    if (turns(p) * 100 < turns(best) * 95) best = p;
   }
   return best;
 }
