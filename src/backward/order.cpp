@@ -147,14 +147,15 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const H
 // With few K/V heads there are too few key blocks for all multiprocessors, or the longest of them take too long. Times
 // are in turns, one for each tile of Br rows. A block takes two turns more; if there are several parts, five more, as
 // their sums go to memory and come back, and the pass that adds them up takes three. (Measured, at 8 heads over 1 of
-// 8192: with all of that, 4.6 for each block of a part.) More parts must save 5%, as their sums take memory: with
-// these limits at most 277 MB.
+// 8192: with all of that, 4.6 for each block of a part.) More parts must save a tenth, or a twentieth that is several
+// turns, as their sums take memory: with these limits at most 277 MB.
 //
 // Under a causal mask, turns take longer where few blocks, but more than the machine runs at once, have many readers
-// each. (Measured, H100, d 128, beside parts of one or two readers: 256 blocks of 8 readers 1.4 to 1.5 times as long, of
-// 7 1.3, of 4 1.1 to 1.3; 512 blocks of 8 readers 1.1, of 4 as long.)
+// each. (Measured, d 128, beside parts of one or two readers. H100: 256 blocks of 8 readers 1.4 to 1.5 times as long,
+// of 7 1.3, of 4 1.1 to 1.3; 512 blocks of 8 readers 1.1, of 4 as long. H200: 256 blocks of 8 readers 1.2, of 4 as
+// long; there two parts take up to 3% longer than one. Workspaces are the same for all cards.)
 constexpr int64_t most_blocks = 2 * blocks_enough, most_parts = 64;
-constexpr int64_t block_turns = 2, part_turns = 5, pass_turns = 3;
+constexpr int64_t block_turns = 2, part_turns = 5, pass_turns = 3, several_turns = 8;
 
 // By how many hundredths turns take longer so.
 int64_t slowed_by_readers(int64_t readers, int64_t blocks) {
@@ -181,7 +182,8 @@ HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64
     if (parts <= readers ? readers % parts != 0 : parts % readers != 0) continue;
     if ((p.ranges - 1) * p.range_tiles >= tiles) continue;  // one would be empty
     if (problem.batch * problem.heads * p.ranges * p.range_tiles > max_rows / row.Br) continue;
-    if (turns(p) * 100 < turns(best) * 95) best = p;
+    const int64_t before = turns(best), saved = before - turns(p);
+    if (saved * 10 > before || (saved * 20 > before && saved >= several_turns)) best = p;
   }
   return best;
 }

@@ -90,34 +90,50 @@ static std::string compare(const char* what, double ours, double plain, double f
 
 namespace {
 
-// Of O relative to its size; of scores, in e4m3, as such.
+// Of O relative to its size; of scores as such.
 struct Floors {
-  double o_rms, o_max, score_rms = 0, score_max = 0;
+  double o_rms = 0, o_max, score_rms = 0, score_max = 0;
 };
+
+// What the tensor cores' sums of products in 16 bits lose, relative to their size.
+double truncated(const Terms& terms) { return std::max(8., double(terms.head_dim) / 16) * 0x1p-23; }
+
+// The largest partial sums on the way to the scores of rows that see a key.
+struct Partial {
+  double rms = 0, max = 0;
+  int64_t rows = 0;
+};
+Partial partial_of(const Expected& expected) {
+  Partial size;
+  double sum = 0;
+  for (size_t i = 0; i < expected.reference.lse.size(); ++i) {
+    const double partial = expected.plain.partial[i];
+    if (!std::isfinite(expected.reference.lse[i]) || partial < 0) continue;
+    sum += partial * partial, size.max = std::max(size.max, partial), ++size.rows;
+  }
+  size.rms = std::sqrt(sum / double(std::max<int64_t>(size.rows, 1)));
+  return size;
+}
 
 Floors floors_of(const Terms& terms, const Expected& expected, int64_t elements) {
   const double u_p = tools::unit_roundoff(terms.dtype), u_o = tools::unit_roundoff(terms.output_dtype);
   const double u = std::max(u_p, u_o);
-  if (terms.dtype != FA3_DTYPE_E4M3) {
+  const bool e4m3 = terms.dtype == FA3_DTYPE_E4M3;
+  Floors floors{.o_max = u_p + u_o};
+  const Partial partial = e4m3 || terms.transformed ? partial_of(expected) : Partial{};
+  const double of_partial = e4m3 ? 0x1p-12 : truncated(terms);
+  floors.score_rms = of_partial * partial.rms, floors.score_max = 2 * of_partial * partial.max;
+  if (e4m3) {
+    floors.o_rms = u * (0.025 + (partial.rows ? 1 / std::sqrt(double(partial.rows)) : 0)) +
+                   (terms.equal_weights ? u_p : 0);
+  } else {
     double squares = 0, fourths = 0;
     for (const float x : expected.plain.squares) squares += x;
     for (const float x : expected.plain.fourths) fourths += x;
     const double numbers = std::min(double(elements) / 4, fourths > 0 ? squares * squares / fourths : INFINITY);
-    return {u * (0.025 + (elements ? 1 / std::sqrt(numbers) : 0)), u_p + u_o};
+    floors.o_rms = u * (0.025 + (elements ? 1 / std::sqrt(numbers) : 0));
   }
-  Floors floors{};
-  double sum = 0, largest = 0;
-  int64_t rows = 0;
-  for (size_t i = 0; i < expected.reference.lse.size(); ++i) {
-    const double partial = expected.plain.partial[i];
-    if (!std::isfinite(expected.reference.lse[i]) || partial < 0) continue;
-    sum += partial * partial, largest = std::max(largest, partial), ++rows;
-  }
-  floors.score_rms = 0x1p-12 * std::sqrt(sum / double(std::max<int64_t>(rows, 1)));
-  floors.score_max = 2 * 0x1p-12 * largest;
-  floors.o_rms = u * (0.025 + (rows ? 1 / std::sqrt(double(rows)) : 0)) + floors.score_rms +
-                 (terms.equal_weights ? u_p : 0);
-  floors.o_max = u_p + u_o + floors.score_max;
+  floors.o_rms += floors.score_rms, floors.o_max += floors.score_max;
   return floors;
 }
 
@@ -135,10 +151,9 @@ std::string judge(const Output& ours, const Expected& expected, const Terms& ter
   if (!problem.empty() || ours.lse.empty()) return problem;
   const Errors l = errors(ours.lse, expected.reference.lse),
                l_plain = errors(expected.plain.lse, expected.reference.lse);
-  const double truncated = std::max(8., double(terms.head_dim) / 16) * 0x1p-23;
-  problem = compare("LSE's RMS", l.rms, l_plain.rms, truncated * (1 + l.size_rms) + floors.score_rms);
+  problem = compare("LSE's RMS", l.rms, l_plain.rms, truncated(terms) * (1 + l.size_rms) + floors.score_rms);
   if (problem.empty())
-    problem = compare("LSE's largest", l.max, l_plain.max, 2 * truncated * (1 + l.size_max) + floors.score_max);
+    problem = compare("LSE's largest", l.max, l_plain.max, 2 * truncated(terms) * (1 + l.size_max) + floors.score_max);
   return problem;
 }
 

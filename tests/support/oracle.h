@@ -56,7 +56,10 @@ std::string judge(const Output& ours, const Expected& expected, const Terms& ter
 // N(0,1), 20% with scores four times as large; with this n none of 8000.) Those of LSE allow for the hardware's exp2
 // and log2 (2 ulp each), and for the tensor cores, which truncate their sum of products once in 16 elements, always
 // towards zero: about an ulp of a large score each time. Where scores are transformed, score_noise of the RMS of LSE
-// comes on top for O, in the maximum twice that of the largest LSE.
+// comes on top for O, in the maximum twice that of the largest LSE; where they are capped, as LSE then may be small
+// beside what was summed up for a score, so does t * 2^-23 of the RMS of Output::partial, in the maximum 2 t * 2^-23 of
+// the largest, for LSE as it is, for O times its size. (An H200, scores of sd 100 capped at 1, a row of one key: LSE's
+// error 2.5e-5.)
 //
 // For e4m3, u is the larger one of the roundoffs of P (2^-4) and of o; 2 u, of the largest error, is their sum; and n
 // is the number of rows that see a key, as P's rounding moves all columns of a row alike. Besides,

@@ -8,8 +8,8 @@ namespace fa3::test {
 struct Output {
   std::vector<float> o, lse;
   // Of plain_forward, for each LSE, which is of a row. In e4m3: the largest |sum of 32 n products| on the way to its
-  // scores, scaled; below 0 if a sink is all that it has. And the sums of the squares and of the fourth powers of its
-  // softmax weights; 0 without keys.
+  // scores, scaled; below 0 if a sink is all that it has. With softcap in 16 bits that of 16 n products, times the
+  // cap's slope at the score. And the sums of the squares and of the fourth powers of its weights; 0 without keys.
   std::vector<float> partial, squares, fourths;
 };
 

@@ -86,13 +86,18 @@ RowResult attend(const ServedProblem& p, const ServedRow& at, const RowInput& ro
   const std::vector<int64_t>& seen = row.seen;
   std::fill_n(o, p.head_dim_v, 0.0f);
   if (seen.empty()) return {row.sink};
-  std::vector<Number> s(size_t(keys.count())), sums(size_t(p.head_dim_v));
-  for (int64_t c = 0; c < p.score_columns(); ++c)
+  std::vector<Number> s(size_t(keys.count())), sums(size_t(p.head_dim_v)), partial(p.softcap > 0 ? s.size() : 0);
+  for (int64_t c = 0; c < p.score_columns(); ++c) {
     add(Number(row.q[size_t(c)]), &keys.k[size_t(c * keys.count())], keys.count(), s.data());
-  Number largest = -INFINITY, sum = 0;
+    for (size_t j = 0; c % 16 == 15 && j < partial.size(); ++j) partial[j] = std::max(partial[j], std::abs(s[j]));
+  }
+  Number largest = -INFINITY, sum = 0, largest_partial = 0;
   for (const int64_t j : seen) {
     Number& score = s[size_t(j)];
-    score = p.transformed(score * Number(row.score_scale), at.sequence, at.query, at.head, keys.range.begin + j);
+    const Number scale = Number(row.score_scale);
+    if (p.softcap > 0)
+      largest_partial = std::max(largest_partial, partial[size_t(j)] * scale * p.slope_of_cap(score * scale));
+    score = p.transformed(score * scale, at.sequence, at.query, at.head, keys.range.begin + j);
     largest = std::max(largest, score);
   }
   double squares = 0, fourths = 0;
@@ -106,7 +111,7 @@ RowResult attend(const ServedProblem& p, const ServedRow& at, const RowInput& ro
   const Finish<Number> finish(row, largest + std::log(sum));
   for (size_t c = 0; c < sums.size(); ++c) o[c] = float(round_o(finish.o_of(row, sums[c] / sum, c)));
   const double share = 1 / double(sum * finish.all);
-  return {finish.lse_of(row), squares * share * share, fourths * share * share * share * share};
+  return {finish.lse_of(row), squares * share * share, fourths * share * share * share * share, float(largest_partial)};
 }
 
 // One row of e4m3 as plain code computes it (plain.h).
