@@ -223,8 +223,9 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
       "ring"        k and v come chunk by chunk, the next one while the last is computed with. Only keys that a rank
                     sees are sent to it: with a window few, of packed documents none but those that ranks share. Where a
                     row's keys are in several chunks, as many results, up to four, are merged by fa3.combine: in
-                    float32, or with softcap or head_dims above 256 in q's dtype. dk and dv of a chunk go back to its rank, in their dtype where they are one call's,
-                    else in float32; of more than two numbers the sum is float32.
+                    float32, or with softcap or head_dims above 256 in q's dtype. dk and dv of a chunk go back to its
+                    rank, in their dtype where they are one call's, else in float32; of more than two numbers the sum
+                    is float32.
       "all_to_all"  heads for tokens (Ulysses): each rank computes heads / n heads of S tokens. heads must be a multiple
                     of n, heads_kv a multiple or a divisor of it.
       "two_level"   for a pair of groups: "all_to_all" inside, "ring" across.
