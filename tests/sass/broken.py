@@ -102,7 +102,7 @@ FAULTS = [
      "hot.accumulators"),
     ("v-not-transposed", ALG1, [(ELEMENT, "template <int TransB = 1, int n>", "template <int TransB = 0, int n>")],
      "hot.transposed"),
-    ("k-transposed", ALG1, [(ELEMENT, "wgmma_m64k16_f32_bf16_ss<0, 0>", "wgmma_m64k16_f32_bf16_ss<0, 1>")],
+    ("k-transposed", ALG1, [(ELEMENT, "template <int TransB = 0, int n>", "template <int TransB = 1, int n>")],
      "hot.transposed"),
     ("p-of-the-other-type", ALG1, [(SOFTMAX, "P[i] = pack(S[2 * i], S[2 * i + 1], multiplies_bf16);",
                                     "P[i] = pack(S[2 * i], S[2 * i + 1], !multiplies_bf16);")], "hot.conversion_types"),
