@@ -32,9 +32,6 @@ using namespace ptx;
 static_assert(halves_columns && has(Trait::splits) && has(Trait::speculative) && early_q_release && !split_stage);
 static_assert(transforms_scores == caps_late && dv % (2 * slab_columns) == 0);
 
-template <int n>
-using Slabs = std::integral_constant<int, n>;
-
 // P and what goes with it, from the warpgroup that has the scores to the other one. t numbers the blocks that are
 // computed, over all pieces.
 class HandOver {
@@ -180,7 +177,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         ring.wait_left(i);
         if constexpr (has_qv) {
           wgmma_fence();
-          issue_slabs(1, Slabs<half_slabs>(), false);
+          issue_slabs(1, std::integral_constant<int, half_slabs>(), false);
           wgmma_commit_group();
         }
       };
@@ -188,8 +185,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         ring.wait_right(i);
         wgmma_fence();
         if constexpr (has_qv) {
-          issue_slabs(0, Slabs<1>(), true);
-          issue_slabs(1 + half_slabs, Slabs<half_slabs>(), true);
+          issue_slabs(0, std::integral_constant<int, 1>(), true);
+          issue_slabs(1 + half_slabs, std::integral_constant<int, half_slabs>(), true);
         } else {
           issue_qk(S, q(q_buffer, i), k(i));
         }
