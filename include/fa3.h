@@ -397,9 +397,9 @@ typedef struct fa3_forward_params {
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
  * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL;
  * softcap or alibi_slopes with 16-bit q over e4m3; alibi_slopes with e4m3, FA3_MASK_CHUNK or FA3_FLAG_BATCH_INVARIANT;
- * softcap with lse_offset; qv or head dimensions above 256 with e4m3 or alibi_slopes; head_dim above 64 with qv; and
- * what fa3_reference_forward takes: o of fp32 with e4m3, softcap, alibi_slopes, qv or head dimensions above 256;
- * head_dim above 512 where v is not part of k as "Latent attention" says.
+ * softcap with lse_offset; qv or head dimensions above 256 with e4m3 or alibi_slopes; head_dim above 64 with qv. Two
+ * more that only fa3_reference_forward takes: o of fp32 with e4m3, softcap, alibi_slopes, qv or head dimensions above
+ * 256; head_dim above 512 where v is not part of k as "Latent attention" says.
  * fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */

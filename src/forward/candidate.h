@@ -22,6 +22,7 @@ struct Candidate {
   Candidate(const ForwardProblem& problem, const ForwardRow& row, const Card& card);
 
   // K/V blocks of a query block's tile. They count from block 0, as masks without a left bound leave it to all.
+  // As tile_blocks counts them, without a division, as plans ask it hundreds of times.
   int64_t blocks(int64_t q_block) const {
     const int32_t first = tiles.first_row + static_cast<int32_t>(q_block) * row.Br;
     const Keys seen = visible.any(first, first + row.Br - 1);

@@ -147,6 +147,19 @@ TEST_CASE("errors may be as large as the header says, and no larger") {
   }
 }
 
+TEST_CASE("of capped scores, what they were summed up from counts") {
+  // One row of one key: LSE is its score, capped, and small beside the largest partial sum.
+  const Output right{{1.0f}, {0.5f}, {100.0f}, {1.0f}, {1.0f}};
+  const auto accepts = [&](float error, bool transformed) {
+    Output ours = right;
+    ours.lse[0] += error;
+    return judge(ours, {right, right}, {FA3_DTYPE_FP16, FA3_DTYPE_FP16, 576, false, transformed}).empty();
+  };
+  const float truncated = 36 * 0x1p-23f;  // 576 / 16 sums, an ulp each
+  CHECK((accepts(truncated, false) && !accepts(4 * truncated, false)));
+  CHECK((accepts(50 * truncated, true) && !accepts(250 * truncated, true)));
+}
+
 TEST_CASE("the plain code tells how a row's weight is spread") {
   Problem p;  // more K/V heads than are made ready at a time, two heads for each
   p.dtype = FA3_DTYPE_FP16, p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
