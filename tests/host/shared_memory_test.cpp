@@ -1,5 +1,5 @@
-// Tensors and a workspace in the same memory: what is refused, and what is not. And inputs whose strides are 0 or below:
-// they are read where they lie.
+// Tensors and a workspace in the same memory: what is refused, and what is not. And inputs whose strides are 0 or
+// below: they are read where they lie.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <sys/mman.h>
