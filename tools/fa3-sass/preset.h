@@ -11,7 +11,7 @@ bool is_attention(const Kernel& kernel);
 // Which kernels a preset is for: "attention"; "gemm", others with WGMMAs; "any".
 bool belongs_to(const std::string& preset, const Kernel& kernel);
 
-// Whether no rule of "any" can be broken by a kernel, from a look at its machine code: it has no local memory, no WGMMAs,
+// Whether a look at its machine code tells that a kernel breaks no rule of "any": it has no local memory and no WGMMAs,
 // and hands nothing over.
 bool keeps_every_rule(const KernelRecord& record);
 
