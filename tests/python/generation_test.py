@@ -59,7 +59,8 @@ def padded(device, dtype, kind):
                 how = {"attention_mask": mask, "position_ids": positions, "use_cache": False}
                 close(model(x, **how).logits[real], out.detach(), dtype, f"{kind}, padding {name}, without gradients")
         close(logits[1], logits[0], dtype, f"{kind}, padding {name}")
-        close(gradients[1], gradients[0], dtype, f"{kind}, gradients of padding {name}")
+        roundoffs = 256 if dtype == torch.float32 else 64  # both are up to 240 from float64, and the CPU changes which
+        close(gradients[1], gradients[0], dtype, f"{kind}, gradients of padding {name}", roundoffs=roundoffs)
 
 
 def packed(device, dtype, kind):
