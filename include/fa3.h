@@ -552,9 +552,7 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  * - Float32: dq, dk and dv may all be fp32, with strides that are multiples of 4. They are the sums that else would be
  *   rounded to q's dtype. With FA3_FLAG_ACCUMULATE they are added to what is there, each sum rounded once: for keys (or
  *   queries) that are worked on part by part, as in context parallelism, where o and lse are those over all keys.
- *   Where a gradient would be 0 as a row or key sees nothing, what is there stays. FA3_ERROR_UNSUPPORTED (not of
- *   fa3_reference_backward) above 128 columns, and with lengths, windows, chunks, sinks, softcap, alibi_slopes and
- *   FA3_FLAG_CENTERED_K.
+ *   Where a gradient would be 0 as a row or key sees nothing, what is there stays. dsinks is never added.
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to block_q (see fa3_kernel_info), or
  *   batch * heads_kv * ceil(seqlen_k / block_kv) = INT32_MAX / 2 (of fp32 gradients / 8), FA3_ERROR_UNSUPPORTED (not of
@@ -665,7 +663,8 @@ FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
  * several runs, one after the other in the same workspace, so that it is not, or is what one batch entry needs. Beside
  * it, where heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC up to 35 MB
  * for second sums of dq. With gradients of fp32 there are sums of dk and dv of each key of each head of k, 8 * head_dim
- * bytes (the kernel's), seqlen_k rounded up to 128; they count for the 1 GiB, too. A function of the parameters only;
+ * bytes (the kernel's), seqlen_k rounded up to 128; they count for the 1 GiB, too. (Not so of a call with lengths and
+ * the like.) A function of the parameters only;
  * data pointers are not looked at.
  *
  * Of a call with lengths, windows, chunks or sinks it follows from shapes and maxima, as the lengths are never read: as

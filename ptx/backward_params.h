@@ -34,7 +34,7 @@ struct BackwardRows {
   int32_t bf16;
   Divisor tiles, heads;   // of a head; query heads
   int32_t tiles_per_visit;  // of the kernel: Br / backward_tile_rows
-  GradientStore store;      // of dq, dk and dv; not `rounded`: passes alone write them
+  GradientStore store;      // of dq, dk and dv
 };
 
 // The rows before these, to which a causal mask leaves no key: they are in no tile, nothing of them is read, and their

@@ -19,12 +19,12 @@
 #include "../isa/tma.cuh"
 #include "../tile/bwd/ahead.cuh"
 #include "../tile/bwd/gemm.cuh"
-#include "../tile/bwd/key_sums.cuh"
 #include "../tile/bwd/others.cuh"
 #include "../tile/bwd/producer.cuh"
 #include "../tile/bwd/scores.cuh"
 #include "../tile/bwd/smem.cuh"
 #include "../tile/bwd/store.cuh"
+#include "../tile/bwd/unrounded_keys.cuh"
 #include "../tile/bwd/work.cuh"
 #include "../tile/shared.cuh"
 
@@ -155,6 +155,33 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     compute_gradients(p, smem, KeyWork(p, number), n, use, ds_use, warpgroup, warp, dV, dK);
     if (dv_in_stage && one_lane) arrive(smem.empty_v);
 
+    const auto store = [&](int number) {
+      const KeyWork work(p, number);
+      store_unrounded(p, dV, KeyGradient::dv, work, warpgroup, warp);
+      store_unrounded(p, dK, KeyGradient::dk, work, warpgroup, warp);
+    };
+    const auto wait_for_stage = [&] {
+      wait(smem.full_q[use.index], use.parity);
+      wait(smem.full_dout[use.index], use.parity);
+    };
+    const auto hand_over = [&] {
+      __syncwarp();
+      if (one_lane) arrive(smem.staged);
+      if (one_lane) arrive(smem.empty_q[use.index]);
+      if (one_lane) arrive(smem.empty_dout[use.index]);
+      use.next<query_stages>();
+    };
+    // Float32 of packed lengths: nothing of others is rounded then. In one way with the rest rows with softcap spill.
+    if (own_lengths && !rounds_keys(p)) {
+      wait(smem.sums_ready, n & 1);
+      store(smem.claims.read_by_warp(n));
+      __syncwarp();
+      if (one_lane) smem.claims.release(n);
+      wait_for_stage();
+      hand_over();
+      continue;
+    }
+
     // dQ of others: the first loads are under way while dV and dK are staged. With an object that walks through all
     // strips, ptxas put 25 to 40% of the main loop's exponentials behind the issue of dP, with these numbers 97%: that
     // is worth 2% at d 128.
@@ -171,22 +198,14 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
 
     const bool one_part = own_lengths || p.order.key_sums == 1;
     if (!dv_in_stage && one_part) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, 0, warpgroup), warp);
-    wait(smem.full_q[use.index], use.parity);
-    wait(smem.full_dout[use.index], use.parity);
+    wait_for_stage();
     if (one_part) {
       if (dv_in_stage) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, use.index, warpgroup), warp);
       stage_gradient<64>(dK, p.softmax_scale, dk_buffer(smem, use.index, warpgroup), warp);
     } else {
-      const KeyWork work(p, same_number);
-      const int tile = work.block * warpgroups + warpgroup;
-      store_key_sums(dV, key_sums(p, KeyGradient::dv, work.batch_head, tile), warp);
-      store_key_sums(dK, key_sums(p, KeyGradient::dk, work.batch_head, tile), warp);
+      store(same_number);
     }
-    __syncwarp();
-    if (one_lane) arrive(smem.staged);
-    if (one_lane) arrive(smem.empty_q[use.index]);
-    if (one_lane) arrive(smem.empty_dout[use.index]);
-    use.next<query_stages>();
+    hand_over();
 
     if (!rounds) continue;
     strip.store(p, x, 0, is_bf16);
@@ -372,14 +391,14 @@ FA3_DEVICE void gradient_writer(const Params& p, BackwardSmem& smem) {
     const auto to = [&](BackwardMap map, int i) {
       return place_in(p, map, sequence_of(p, work), work.key + 64 * i, work.head_kv);
     };
-    const bool one_part = own_lengths || p.order.key_sums == 1;  // otherwise consumers have stored what a pass adds up
+    const bool rounded = rounds_keys(p);  // otherwise consumers have stored them
 #pragma unroll
     for (int i = 0; i < warpgroups; i++)
-      if (one_part) send_gradient<dv_buffer_rows>(dv_buffer(smem, stage, i), p.dv, to(BackwardMap::dv, i));
+      if (rounded) send_gradient<dv_buffer_rows>(dv_buffer(smem, stage, i), p.dv, to(BackwardMap::dv, i));
     cp_async_bulk_commit_group();
 #pragma unroll
     for (int i = 0; i < warpgroups; i++)
-      if (one_part) send_gradient<64>(dk_buffer(smem, stage, i), p.dk, to(BackwardMap::dk, i));
+      if (rounded) send_gradient<64>(dk_buffer(smem, stage, i), p.dk, to(BackwardMap::dk, i));
     cp_async_bulk_commit_group();
     if (!dv_in_stage) {
       cp_async_bulk_wait_group_read<1>();

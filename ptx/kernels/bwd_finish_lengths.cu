@@ -1,7 +1,8 @@
 // Behind the backward pass of packed lengths: rounds dQ of the query tiles that no thread block of it has rounded, the
-// shares of the last key blocks (ListedOthersStrips); then adds up the gradient of each sink, a thread block for each.
+// shares of the last key blocks (ListedOthersStrips), or stores all of it in float32; then adds up the gradient of each
+// sink, a thread block for each.
 #include "../isa/grid.cuh"
-#include "../tile/bwd/rows.cuh"
+#include "../tile/bwd/fp32_rows.cuh"
 #include "../tile/bwd/sums.cuh"
 #include "../tile/bwd/unseen.cuh"
 #include "../tile/shared.cuh"
@@ -44,6 +45,10 @@ FA3_DEVICE void round_share(const PlannedBackwardParams& p) {
     const int reader = i / tiles, tile = share.begin + i - reader * tiles, head = listed.head * p.readers + reader;
     const RowTile place(block.sequence, head, tile * backward_tile_rows);
     const int at = head * p.rows.tiles + block.first_tile * p.rows.tiles_per_visit + tile;
+    if (p.rows.store != GradientStore::rounded) {
+      finish_fp32(p, place, at, threadIdx.x / 32);
+      continue;
+    }
     const Strip strip(p, place, at, threadIdx.x / 32);
     if (p.order.spread.second == 0) strip.finish<8>(p, 0, p.rows.bf16);
     else strip.finish_with_second<4>(p, at, p.rows.bf16);

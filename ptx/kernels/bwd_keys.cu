@@ -13,11 +13,11 @@
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
 #include "../tile/bwd/gemm.cuh"
-#include "../tile/bwd/key_sums.cuh"
 #include "../tile/bwd/keys_smem.cuh"
 #include "../tile/bwd/producer.cuh"
 #include "../tile/bwd/scores.cuh"
 #include "../tile/bwd/store.cuh"
+#include "../tile/bwd/unrounded_keys.cuh"
 #include "../tile/bwd/work.cuh"
 #include "../tile/shared.cuh"
 
@@ -30,11 +30,10 @@ FA3_DEVICE uint64_t stage(const Use& use) {
 }
 
 // The gradient of the thread block's keys, by its warpgroup: through the buffer whose contents only this one has read;
-// or, where sums go to the workspace, for the pass that adds them up.
+// or, where sums go to the workspace, for the pass that adds them up; or in float32.
 FA3_DEVICE void store_keys(const Params& p, const float (&D)[d / 2], KeyGradient gradient, Element* buffer,
                            const KeyWork& work, int warp) {
-  if (!own_lengths && p.order.key_sums > 1)
-    return store_key_sums(D, key_sums(p, gradient, work.batch_head, work.block), warp);
+  if (!rounds_keys(p)) return store_unrounded(p, D, gradient, work, 0, warp);
   const bool is_dk = gradient == KeyGradient::dk;
   const int warpgroup = is_dk;
   bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read it for the last time

@@ -17,9 +17,11 @@ FA3_DEVICE void zeros(const PlannedBackwardParams& p, int number) {
   const int sequence = number / p.zero_slices, slice = number - sequence * p.zero_slices;
   const UnseenRows unseen = unseen_rows(p.call, sequence);
   const Sharers sharers{slice * threads, p.zero_slices * threads};
-  zero_unseen(unseen.q, p.rows.dq, p.rows.dq_stride, p.rows.heads, p.rows.head_dim, sharers);
-  zero_unseen(unseen.k, p.keys.dk, p.keys.dk_stride, p.keys.heads, p.keys.head_dim, sharers);
-  zero_unseen(unseen.k, p.keys.dv, p.keys.dv_stride, p.keys.heads, p.keys.head_dim_v, sharers);
+  if (const GradientStore store = p.rows.store; store != GradientStore::added_fp32) {
+    zero_unseen(unseen.q, p.rows.dq, p.rows.dq_stride, p.rows.heads, p.rows.head_dim, store, sharers);
+    zero_unseen(unseen.k, p.keys.dk, p.keys.dk_stride, p.keys.heads, p.keys.head_dim, store, sharers);
+    zero_unseen(unseen.k, p.keys.dv, p.keys.dv_stride, p.keys.heads, p.keys.head_dim_v, store, sharers);
+  }
   if (!p.sinks.dsinks || threadIdx.x >= 32) return;
   float* const sums = p.sinks.sums + (p.sinks.each - p.zero_blocks + number);
 #pragma unroll 1

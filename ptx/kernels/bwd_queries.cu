@@ -14,11 +14,11 @@
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
+#include "../tile/bwd/fp32_rows.cuh"
 #include "../tile/bwd/gemm.cuh"
 #include "../tile/bwd/key_mean.cuh"
 #include "../tile/bwd/queries_smem.cuh"
 #include "../tile/bwd/query_work.cuh"
-#include "../tile/bwd/rows.cuh"
 #include "../tile/bwd/scores.cuh"
 #include "../tile/bwd/store.cuh"
 #include "../tile/load.cuh"
@@ -169,10 +169,12 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
     mean.load(key_mean_of(p, work.batch, work.head_kv), lane);
     mean.take_off(dQ, of_row(row_sums[0]), of_row(row_sums[1]));
   }
-  bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
   // What changes scores leaves no registers for these numbers meanwhile.
   const QueryWork& its = transforms_scores ? smem.work[0] : work;
   if constexpr (transforms_scores) warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
+  if (p.rows.store != GradientStore::rounded)
+    return store_dq_fp32(p, dQ, row_tile(p, its, its.first_row(warpgroup)), warp);
+  bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
   store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq,
                      place_in(p, BackwardMap::dq, sequence_of(p, its), its.first_row(warpgroup), its.head),
                      barrier_warpgroup + warpgroup, warp);

@@ -253,8 +253,10 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
   const int64_t after_it = by_block ? 0 : divide_up(most_keys(problem), row.Bc) * section;
   const int64_t halves = by_block ? 3 : later_see_more(problem) ? 4 : 2, more = typical_multiprocessors * halves / 2;
   order.behind = narrow(std::min<int64_t>(after_it + more, most_blocks));
-  order.done_behind = sums_dq(row) && order.spread.second == 0;
-  if (order.spread.second > 0) order.behind = narrow(most_blocks);  // only the last pass adds second sums to the first
+  // Only the last pass adds second sums to the first, and stores float32.
+  const bool only_behind = order.spread.second > 0 || problem.store != GradientStore::rounded;
+  order.done_behind = sums_dq(row) && !only_behind;
+  if (only_behind) order.behind = narrow(most_blocks);
   return order;
 }
 

@@ -21,6 +21,10 @@ RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stri
 fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, const BackwardRun& plan,
                        PlannedBackwardParams& params) {
   const BackwardRow& row = backward_row(plan.row);
+  // Through these no float32 is stored; but they are prefetched, so they must be maps.
+  const bool is_fp32 = problem.store != GradientStore::rounded;
+  const View &dq = is_fp32 ? problem.q : problem.dq, &dk = is_fp32 ? problem.k : problem.dk,
+             &dv = is_fp32 ? problem.v : problem.dv;
   const struct {
     BackwardMap map;
     const char* name;
@@ -32,9 +36,9 @@ fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, con
              {BackwardMap::dout, "dout", problem.dout, row.Br, Clipped::loads, params.dout},
              {BackwardMap::k, "k", problem.k, row.Bc, Clipped::loads, params.k},
              {BackwardMap::v, "v", problem.v, row.Bc, Clipped::loads, params.v},
-             {BackwardMap::dq, "dq", problem.dq, 64, Clipped::stores, params.dq},
-             {BackwardMap::dk, "dk", problem.dk, 64, Clipped::stores, params.dk},
-             {BackwardMap::dv, "dv", problem.dv, 64, Clipped::stores, params.dv}};
+             {BackwardMap::dq, "dq", dq, 64, Clipped::stores, params.dq},
+             {BackwardMap::dk, "dk", dk, 64, Clipped::stores, params.dk},
+             {BackwardMap::dv, "dv", dv, 64, Clipped::stores, params.dv}};
   for (const auto& [map, name, view, rows, use, to] : all) {
     if (map == BackwardMap::dq && plan.sums_dq) continue;
     const StepsOfView steps = clipped_steps(view);
@@ -61,7 +65,8 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, ch
   rows.delta = reinterpret_cast<float*>(workspace + plan.delta);
   if (plan.sums_dq) rows.dq_sums = reinterpret_cast<float*>(workspace + plan.dq_sums);
   rows.head_dim = narrow(problem.head_dim), rows.head_dim_v = narrow(problem.head_dim_v);
-  rows.bf16 = dq.dtype == FA3_DTYPE_BF16;
+  rows.bf16 = o.dtype == FA3_DTYPE_BF16;
+  rows.store = problem.store;
   rows.tiles = Divisor::of(std::max(1, plan.q_tiles));
   rows.heads = Divisor::of(std::max(1, narrow(problem.heads)));
   rows.tiles_per_visit = backward_row(plan.row).listed_rows() / backward_tile_rows;

@@ -4,7 +4,8 @@
 //              they prepare rows for later ones and round dQ of earlier ones (order.h)
 //   finish     a pass: rounds the last dQ, unless all keys are one block
 //   sum_keys   a pass: adds up dK and dV where K/V heads have several parts
-// Where gradients are float32 these two passes store all of them, and add them to what is there if that is asked for.
+// Where gradients are float32 these two passes store all of them, and add them to what is there if that is asked for;
+// but dQ that a kernel of its own computes, and dK and dV of packed lengths (lengths.cpp), the kernels store.
 // At head dimensions for which no kernel computes all gradients, `prepare` is for all rows, `gradients` computes dK and
 // dV, and then `queries` computes dQ.
 // Of e4m3 a pass makes copies of 16 bits before all of them (widen.cpp), and the rest is as with 16 bits.
@@ -28,8 +29,10 @@ constexpr int64_t max_blocks = INT32_MAX / 2;  // thread blocks are counted in i
 // of, so that the end of a run, where some have none, does not count.
 constexpr int64_t run_bytes = int64_t{1} << 30;
 
-// Do sums of all gradients go to the workspace, if they are to?
-bool stores_fp32(const BackwardRow& row) { return sums_dq(row) && !row.has(Trait::as_written); }
+// Does its kernel, or the pass behind it, store gradients in float32, if they are to?
+bool stores_fp32(const BackwardRow& row) {
+  return row.gradients == Gradients::keys || (sums_dq(row) && !row.has(Trait::as_written));
+}
 
 bool fits(const BackwardRow& row, const BackwardProblem& problem) {
   return row.gradients != Gradients::queries && row.dtype == dtype_of(problem.q.dtype) &&

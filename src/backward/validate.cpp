@@ -15,7 +15,6 @@ namespace {
 
 using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
-constexpr int fp32_gradient_columns = 128;
 
 static_assert(sizeof(fa3_backward_params) ==
               sizeof(size_t) + sizeof(uint64_t) + 22 * sizeof(fa3_tensor) + 6 * sizeof(int32_t) + 2 * sizeof(float) +
@@ -116,18 +115,6 @@ Status check_fp32_gradients(const fa3_backward_params& p, Rules rules, GradientS
       return fail(invalid, "%s.dtype is %s, must be fp32 %s", name, dtype_name(dtype),
                   adds ? "with FA3_FLAG_ACCUMULATE" : "as other gradients are");
   return FA3_OK;
-}
-
-// What writes float32 is of calls without lengths and the like, and of up to 128 columns.
-Status check_fp32_support(const BackwardProblem& problem, Rules rules) {
-  if (rules == Rules::reference || problem.store == GradientStore::rounded) return FA3_OK;
-  if (problem.served)
-    return fail(FA3_ERROR_UNSUPPORTED, "dq.dtype is fp32, which gradients of a call with lengths, windows, chunks, "
-                                       "sinks, softcap, alibi_slopes or FA3_FLAG_CENTERED_K cannot have");
-  const bool of_q = problem.head_dim > fp32_gradient_columns;
-  if (!of_q && problem.head_dim_v <= fp32_gradient_columns) return FA3_OK;
-  return fail(FA3_ERROR_UNSUPPORTED, "dq.dtype is fp32, which gradients have up to %s.dim[3] %d; it is %lld",
-              of_q ? "q" : "v", fp32_gradient_columns, ll(of_q ? problem.head_dim : problem.head_dim_v));
 }
 
 // k and v are of q's dtype; on the device so are all others, but for e4m3 of dout's, and gradients that are float32. q
@@ -258,7 +245,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   problem.v_tiles = tiles;
   problem.deterministic = p.flags & FA3_FLAG_DETERMINISTIC;
   problem.centered_k = p.flags & FA3_FLAG_CENTERED_K;
-  return check_fp32_support(problem, rules);
+  return FA3_OK;
 }
 
 Status validate_workspace(const BackwardProblem& problem, void* workspace, size_t bytes, size_t needed) {

@@ -147,10 +147,10 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     j.open_if(sequences * heads_kv * (served.seqlen_k() / 32 + 1) > max_tiles / 4, "k");
     judge_kernel_of(j, p, served);
     if (fp32_gradients) {
-      j.wrong_if(served.any() || std::max(head_dim, head_dim_v) > 128, "dq");
       const fa3_kernel_info* const info = p.kernel ? kernel_named(p.kernel) : nullptr;
-      // Those that store dq at once, the paper's own, and those of two kernels.
-      const bool others = info && (std::strstr(p.kernel, "fa3_bwdshort") || std::strstr(p.kernel, "_keys_"));
+      // Those that store dq at once, and the paper's own.
+      const bool others =
+          info && (std::strstr(p.kernel, "fa3_bwdshort") || std::strstr(p.kernel, "fa3_bwdservedshort"));
       j.wrong_if(others || (info && !info->chosen), "params->kernel");
     }
   }

@@ -58,6 +58,8 @@ TEST_CASE("backward: small selection", "[backward][sanitizer]") {
       run({1, 70, 130, 2, 1, head_dim, head_dim / 2}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++));
       run({1, 700, 130, 4, 1, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++));  // K/V heads have parts
       run({3, 50, 40, 4, 2, head_dim}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++));     // keys are one block
+      run({1, 70, 150, 4, 2, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++), 0, true);
+      run({1, 70, 150, 4, 2, head_dim}, FA3_DTYPE_FP16, mask, true, false, 1, seed_for(n++), FA3_FLAG_ACCUMULATE, true);
     }
   for (const int64_t head_dim : {128, 64, 256}) {
     run_with_empty_rows({1, 130, 70, 2, 1, head_dim}, 0, n++);
@@ -111,10 +113,11 @@ TEST_CASE("backward: head dimensions of q and k, and of v and o, that differ", "
 TEST_CASE("backward: gradients in float32, and added to what is there", "[backward]") {
   gpu();
   // One key block and several; parts of K/V heads, one and several; second sums of dq; rows and keys that see nothing;
-  // runs; nothing on one side.
+  // runs; nothing on one side; above 128 columns.
   const Shape shapes[] = {{1, 70, 150, 2, 2, 128}, {2, 100, 128, 4, 1, 64},  {1, 700, 130, 4, 1, 120},
                           {2, 300, 170, 6, 3, 64, 128}, {1, 130, 400, 3, 3, 40}, {1, 520, 520, 28, 28, 128},
-                          {40, 1, 129, 900, 1, 64}, {2, 0, 70, 4, 2, 64},     {2, 70, 0, 4, 2, 128}};
+                          {40, 1, 129, 900, 1, 64}, {2, 0, 70, 4, 2, 64},     {2, 70, 0, 4, 2, 128},
+                          {1, 200, 300, 2, 1, 256},     {2, 170, 150, 4, 2, 192, 64}, {1, 130, 70, 6, 1, 40, 136}};
   int n = 18000;
   for (const Shape& shape : shapes)
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
@@ -145,7 +148,7 @@ TEST_CASE("backward: every pair of head dimensions", "[backward][shapes][long]")
       tools::Random random(seed_for(int(400000 + head_dim * 1000 + head_dim_v)));
       run({1, random.between(1, 140), random.between(1, 200), 2, 1, head_dim, head_dim_v},
           random.chance(0.5) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, int32_t(random.between(0, 2)), random.chance(0.5),
-          random.chance(0.5), 1, random.bits(), random.chance(0.2) ? FA3_FLAG_DETERMINISTIC : 0);
+          random.chance(0.5), 1, random.bits(), random.chance(0.2) ? FA3_FLAG_DETERMINISTIC : 0, random.chance(0.3));
     }
 }
 

@@ -73,20 +73,24 @@ class OnDevice {
   unsigned char fill_ = 0;
 };
 
-// A case, and whether its dq is to be summed up in a fixed order.
+// Whether there are dlse and dsinks, whether dq is to be summed up in a fixed order, whether gradients are float32, and
+// whether they are added to what is there.
 struct Wishes {
-  bool dlse, dsinks, deterministic;
+  bool dlse, dsinks, deterministic, fp32, adds;
 };
 Wishes random_wishes(const ServedProblem& problem, uint64_t seed) {
   tools::Random random(tools::mix(seed, 22));
-  return {random.chance(0.4) && !problem.centered_k, problem.has_sinks && random.chance(0.7), random.chance(0.4)};
+  const bool dlse = random.chance(0.4) && !problem.centered_k, dsinks = problem.has_sinks && random.chance(0.7);
+  const bool deterministic = random.chance(0.4), fp32 = random.chance(0.4);
+  return {dlse, dsinks, deterministic, fp32, fp32 && random.chance(0.5)};
 }
 ServedGradients case_of(const ServedProblem& problem, const Wishes& wishes) {
-  return {problem, wishes.dlse, wishes.dsinks};
+  return {problem, wishes.dlse, wishes.dsinks, wishes.fp32 ? FA3_DTYPE_FP32 : FA3_DTYPE_NONE, wishes.adds};
 }
 std::string text_of(const ServedProblem& problem, const Wishes& wishes) {
   return problem.describe() + (wishes.dlse ? " dlse" : "") + (wishes.dsinks ? " dsinks" : "") +
-         (wishes.deterministic ? " deterministic" : "");
+         (wishes.deterministic ? " deterministic" : "") + (wishes.fp32 ? " float32" : "") +
+         (wishes.adds ? " added" : "");
 }
 
 // Twice, with other numbers in the workspace: dk, dv and dsinks have the same bits, and in a fixed order all.
@@ -253,9 +257,12 @@ static void run_a_few_tiles(fa3_dtype dtype) {
           p.has_slopes = kind.ends_with("alibi"), p.centered_k = kind == "centered k";
           make_room(p, {{200, 300}, {70, 90}}, 1);
           p.poisoned.assign(size_t(p.batch), false);
-          ServedGradients g = case_of(p, {});
-          INFO(text_of(p, {}));
-          CHECK(run(g, mask == FA3_MASK_WINDOW) == "");
+          for (const bool fp32 : {false, true}) {
+            const Wishes wishes{false, false, mask == FA3_MASK_WINDOW, fp32, fp32 && mask == FA3_MASK_WINDOW};
+            ServedGradients g = case_of(p, wishes);
+            INFO(text_of(p, wishes));
+            CHECK(run(g, wishes.deterministic) == "");
+          }
         }
 }
 TEST_CASE("served backward: a few tiles on each kernel", "[served][backward][.racecheck]") {

@@ -101,7 +101,9 @@ class Plain {
     return key;
   }
   void write(size_t which, size_t number, const float* from, int64_t count, float factor) const {
-    for (int64_t c = 0; c < count; ++c) to_.of[which].plain[number + size_t(c)] = rounded(from[c] * factor);
+    const bool is_fp32 = g_.dq.dtype == FA3_DTYPE_FP32;
+    for (int64_t c = 0; c < count; ++c)
+      to_.of[which].plain[number + size_t(c)] = is_fp32 ? from[c] * factor : rounded(from[c] * factor);
   }
   void must_be_right(size_t which, size_t number, int64_t count) const {
     std::fill_n(to_.of[which].must.begin() + int64_t(number), count, Must::be_right);
@@ -158,6 +160,7 @@ ExpectedGradients expect_rounded(const ServedGradients& g) {
   ExpectedGradients to;
   const View* const views[] = {&g.dq, &g.dk, &g.dv};
   fa3_backward_params call = g.params(bases_of(g.forward.images));
+  call.flags &= ~uint64_t{FA3_FLAG_ACCUMULATE};
   fa3_tensor* const tensors[] = {&call.dq, &call.dk, &call.dv};
   std::vector<float> untouched;
   for (size_t n = 0; n < 3; ++n) {
@@ -228,21 +231,22 @@ std::string verify(const ServedGradients& g, const ExpectedGradients& expected) 
     Compared compared;
     std::string wrong;
     size_t n = 0;
-    const uint16_t* const data = view.data<uint16_t>(g.forward.images);
     view.layout.for_each([&](int64_t at) {
-      const float x = view.read(g.forward.images, at);
+      const float x = view.read(g.forward.images, at), before = g.adds ? ServedGradients::before(at) : 0;
       const Must must = of.must[n];
-      if (must == Must::be_right) compared.add(x, of.right[n], of.plain[n]);
-      const bool is_wrong = must == Must::stay      ? data[at] != poison16
-                            : must == Must::be_zero ? x != 0
+      if (must == Must::be_right) compared.add(x - before, of.right[n], of.plain[n]);
+      const bool is_wrong = must == Must::stay      ? !(g.adds ? x == before : view.is_poison(g.forward.images, at))
+                            : must == Must::be_zero ? x != before
                                                     : must == Must::be_right && !std::isfinite(x);
       if (is_wrong && wrong.empty())
         wrong = std::string(names[i]) + " element " + std::to_string(n) + " is " + std::to_string(x) +
-                (must == Must::stay ? ", was overwritten" : must == Must::be_zero ? ", must be 0" : "");
+                (must == Must::stay ? ", was overwritten" : must == Must::be_zero ? ", must be " : "") +
+                (must == Must::be_zero ? std::to_string(before) : "");
       ++n;
     });
     if (!wrong.empty()) return wrong;
-    const double noise = noise_of_ds(p) * (i == 1 ? std::sqrt(double(most_rows(p))) : 1);
+    // A sum with what was there is rounded to float32, and so is the difference from it here.
+    const double noise = noise_of_ds(p) * (i == 1 ? std::sqrt(double(most_rows(p))) : 1) + (g.adds ? 0x1p-22 : 0);
     wrong = compared.verdict(names[i], bf16 ? 0x1p-8 : 0x1p-11, noise, relative_noise(g));
     if (!wrong.empty()) return wrong;
   }

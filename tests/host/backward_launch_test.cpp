@@ -39,14 +39,6 @@ const BadChange bad_changes[] = {
      [](B& p) { p.dq.dtype = p.dk.dtype = FA3_DTYPE_FP32, p.dv.dtype = FA3_DTYPE_FP16; }},
     {"o.dtype is fp32; the kernels", unsupported, [](B& p) { p.o.dtype = FA3_DTYPE_FP32; }},
     {"dq.stride[1] is 38, must be a multiple of 4", invalid, [](B& p) { to_fp32(p), p.dq.stride[1] = 38; }},
-    {"dq.dtype is fp32, which gradients of a call with lengths, windows", unsupported,
-     [](B& p) { to_fp32(p), p.mask = FA3_MASK_WINDOW, p.window_left = 5; }},
-    {"dq.dtype is fp32, which gradients of a call with lengths, windows", unsupported,
-     [](B& p) { to_fp32(p), p.flags = FA3_FLAG_ACCUMULATE | FA3_FLAG_CENTERED_K; }},
-    {"dq.dtype is fp32, which gradients have up to q.dim[3] 128; it is 136", unsupported,
-     [](B& p) { p = imaginary_backward({.head_dim = 136}), to_fp32(p); }},
-    {"dq.dtype is fp32, which gradients have up to v.dim[3] 128; it is 256", unsupported,
-     [](B& p) { p = imaginary_backward({.head_dim = 64, .head_dim_v = 256}), to_fp32(p); }},
     {"which is not a backward kernel", invalid,
      [](B& p) {
        p = imaginary_backward({.seqlen_k = 100, .head_dim = 64}), to_fp32(p);

@@ -128,7 +128,8 @@ TEST_CASE("gradients in float32, launched", "[backward]") {
   make_current();
   const Shape shapes[] = {{2, 70, 150, 4, 2, 64, 64},   {1, 130, 100, 2, 2, 128, 128}, {1, 200, 60, 6, 1, 40, 72},
                           {2, 300, 170, 2, 2, 64, 48},  {1, 0, 70, 2, 1, 64, 64},      {2, 70, 0, 2, 1, 128, 128},
-                          {1, 150, 130, 20, 20, 8, 16}, {1, 70, 70, 0, 2, 64, 64}};
+                          {1, 150, 130, 20, 20, 8, 16}, {1, 70, 70, 0, 2, 64, 64},    {1, 130, 150, 4, 2, 136, 256},
+                          {2, 150, 70, 2, 1, 40, 200}};
   uint64_t seed = 1;
   for (const Shape& shape : shapes)
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
@@ -139,14 +140,11 @@ TEST_CASE("gradients in float32, launched", "[backward]") {
 
 TEST_CASE("gradients of e4m3 in float32, launched", "[e4m3][backward]") {
   make_current();
-  int tried = 0;
   for (const E4m3Form& form : e4m3_forms()) {
     E4m3Call call(form, 3);
     fa3_backward_params& p = call.p;
     fa3_tensor* const gradients[] = {&p.dq, &p.dk, &p.dv};
     for (fa3_tensor* t : gradients) *t = call.make(FA3_DTYPE_FP32, std::vector<int64_t>(t->dim, t->dim + t->rank));
-    if (fa3_backward_check(&p) == FA3_ERROR_UNSUPPORTED) continue;  // with lengths, for example
-    ++tried;
     INFO(form.name);
     REQUIRE(fa3_reference_backward(&p, 1) == FA3_OK);
     std::vector<std::vector<double>> right;
@@ -160,7 +158,6 @@ TEST_CASE("gradients of e4m3 in float32, launched", "[e4m3][backward]") {
     for (size_t n = 0; n < 3; ++n)
       CHECK(relative_error(call.numbers(*gradients[n]), right[n]) < (form.dtype == FA3_DTYPE_BF16 ? 1.2e-2 : 1.5e-3));
   }
-  CHECK(tried > 3);
 }
 
 }  // namespace fa3::test

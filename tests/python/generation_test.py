@@ -29,6 +29,7 @@ KINDS = {
     "DeepseekV3": {**MLA, "head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
                    "num_experts_per_tok": 4, "first_k_dense_replace": 1, "moe_intermediate_size": 32},
 }  # fmt: skip
+VERSION = tuple(map(int, transformers.__version__.split(".")[:2]))
 COMPILED = ("Llama", "GptOss")  # the others would take as long again
 WHOLE = ("Llama", "DeepseekV3")  # those whose queries see all keys before them
 both = lambda device, dtype, kind: [build(device, dtype, name, kind, **KINDS[kind]) for name in ("eager", "fa3")]
@@ -83,6 +84,17 @@ def packed(device, dtype, kind):
 def generated(kind):
     """The same tokens, in float32, where no two are as likely up to roundings."""
     theirs, ours = both("cpu", torch.float32, kind)
+
+    def same(name, run):  # of theirs, and of ours
+        try:
+            expected = run(0)
+        except (RuntimeError, TypeError) as error:  # of releases before
+            if VERSION >= (5, 23):
+                raise
+            return print(f"SKIPPED: {kind}, {name}: transformers' own attention fails: {error}")
+        found = run(1)
+        assert torch.equal(found, expected), (kind, name, found, expected)
+
     x = tokens("cpu", seqlen=11)
     mask = without(torch.ones_like(x), slice(0, 4))
     x[mask == 0] = 0
@@ -106,14 +118,13 @@ def generated(kind):
             continue
         torch.compiler.reset()
         given = x[:1] if name == "tokens from the prompt" else x
-        results = [model.generate(given, **how, **way) for model in (theirs, ours)]
-        assert torch.equal(*results), (kind, name, results)
-    helper = build("cpu", torch.float32, "fa3", kind, **KINDS[kind])
+        same(name, lambda n: (theirs, ours)[n].generate(given, **how, **way))
+    helpers = [build("cpu", torch.float32, name, kind, **KINDS[kind]) for name in ("eager", "fa3")]
     with torch.no_grad():
-        for p in helper.parameters():  # right often, and not always
-            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(5)), alpha=0.05)
-    results = [model.generate(x[:1, 4:], **how, assistant_model=helper) for model in (theirs, ours)]
-    assert torch.equal(*results), (kind, "an assistant", results)
+        for helper in helpers:  # right often, and not always
+            for p in helper.parameters():
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(5)), alpha=0.05)
+    same("an assistant", lambda n: (theirs, ours)[n].generate(x[:1, 4:], **how, assistant_model=helpers[n]))
     results = []
     for model in (theirs, ours):
         with torch.no_grad():
@@ -127,7 +138,7 @@ for device in ("cpu", "cuda") if HOPPER else ("cpu",):
     for kind in KINDS:
         padded(device, DTYPES[device][0], kind)
         packed(device, DTYPES[device][0], kind)
-if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 9):
+if VERSION < (5, 9):
     print(f"SKIPPED: generation: transformers {transformers.__version__} has other ways of it before 5.9")
 else:
     for kind in KINDS:

@@ -342,7 +342,7 @@ def fp8_gradients(device):
             right = exact(*stand_for, dout, dlse - off, causal)[2:]
             if device == "cuda":  # K's mean meets dlse alone, as sums of a row of dS are 0 with any D that is O's
                 mean = k8.mean.double().repeat_interleave(2, 1)[:, None]
-                right[0] += q.shape[-1] ** -0.5 * off.mT[..., None] * mean
+                right[0] = right[0] + q.shape[-1] ** -0.5 * off.mT[..., None] * mean
             if seed is not None:
                 right[:2] = (fa3._torch.turned_back(x, seed) for x in right[:2])
             for x, y, near in zip(found, right, exact(*tensors, dout, dlse, causal)[2:]):

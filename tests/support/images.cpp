@@ -56,6 +56,10 @@ void View::write_poison(std::vector<Image>& images, int64_t position) const {
     default: data<uint8_t>(images)[position] = poison8;
   }
 }
+bool View::is_poison(const std::vector<Image>& images, int64_t position) const {
+  if (dtype == FA3_DTYPE_FP32) return data<uint32_t>(images)[position] == poison32;
+  return data<uint16_t>(images)[position] == poison16;
+}
 
 Layout lay_out(const Storage& s, fa3_dtype dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
   constexpr int orders[4][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {1, 0, 2, 3}, {2, 0, 1, 3}};

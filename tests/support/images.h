@@ -38,6 +38,7 @@ struct View {
   float read(const std::vector<Image>& images, int64_t position) const;
   void write(std::vector<Image>& images, int64_t position, float value) const;
   void write_poison(std::vector<Image>& images, int64_t position) const;
+  bool is_poison(const std::vector<Image>& images, int64_t position) const;  // of 16 or 32 bits
   // Elements side by side, of q, k or v: each over the scale.
   void write_row(std::vector<Image>& images, int64_t position, const std::vector<float>& row, float scale) const;
   // The tensor of a call, given where each image lies.

@@ -82,11 +82,6 @@ void differentiate(const ServedGradients& made, const ServedSequence& s, int64_t
   }
 }
 
-bool is_poison(const std::vector<Image>& images, const View& view, int64_t at) {
-  if (view.dtype == FA3_DTYPE_FP32) return view.data<uint32_t>(images)[at] == poison32;
-  return view.data<uint16_t>(images)[at] == poison16;
-}
-
 std::string verify_one(const ServedCase& made, const View& view, const char* name, const Of& expected, double relative,
                        double absolute) {
   std::vector<char> written = elements_of(made.images, view);
@@ -96,7 +91,7 @@ std::string verify_one(const ServedCase& made, const View& view, const char* nam
     const auto what = expected.what[size_t(at)];
     const double x = view.read(made.images, at), right = expected.right[size_t(at)];
     written[size_t(first + at)] = what != ServedExpectedGradients::untouched;
-    if (what == ServedExpectedGradients::anything) written[size_t(first + at)] = !is_poison(made.images, view, at);
+    if (what == ServedExpectedGradients::anything) written[size_t(first + at)] = !view.is_poison(made.images, at);
     const bool is_near = std::abs(x - right) <= relative * std::abs(right) + absolute;
     const bool is_right = what == ServedExpectedGradients::zero     ? x == 0
                           : what == ServedExpectedGradients::number ? is_near
@@ -149,8 +144,9 @@ bool sees_any(const ServedProblem& p, const ServedSequence& s, int64_t query) {
   return false;
 }
 
-ServedGradients::ServedGradients(const ServedProblem& chosen, bool with_dlse, bool with_dsinks, fa3_dtype gradients)
-    : forward(chosen) {
+ServedGradients::ServedGradients(const ServedProblem& chosen, bool with_dlse, bool with_dsinks, fa3_dtype gradients,
+                                 bool adds)
+    : forward(chosen), adds(adds) {
   const ServedProblem& p = forward.problem;
   const fa3_dtype dtype = gradients == FA3_DTYPE_NONE ? p.dtype : gradients;
   std::vector<Image>& images = forward.images;
@@ -185,6 +181,7 @@ ServedGradients::ServedGradients(const ServedProblem& chosen, bool with_dlse, bo
     if (sees) dout.write_row(images, forward.query_position(dout, s, i, h), numbers, 1);
     else poison(forward.q, p.head_dim), poison(forward.o, p.head_dim_v), poison(forward.lse, 1);
   });
+  poison_outputs();
 }
 
 fa3_backward_params ServedGradients::params(const std::vector<void*>& bases) const {
@@ -209,6 +206,7 @@ fa3_backward_params ServedGradients::params(const std::vector<void*>& bases) con
   params.max_seqlen_q = f.max_seqlen_q, params.max_seqlen_k = f.max_seqlen_k;
   params.softcap = f.softcap, params.alibi_slopes = f.alibi_slopes;
   if (p.centered_k) params.flags |= FA3_FLAG_CENTERED_K;
+  if (adds) params.flags |= FA3_FLAG_ACCUMULATE;
   return params;
 }
 
@@ -226,7 +224,10 @@ std::vector<const View*> ServedGradients::outputs() const {
 
 void ServedGradients::poison_outputs() {
   for (const View* view : outputs())
-    view->layout.for_each([&](int64_t at) { view->write_poison(forward.images, at); });
+    view->layout.for_each([&](int64_t at) {
+      if (adds && view != &dsinks) view->write(forward.images, at, before(at));
+      else view->write_poison(forward.images, at);
+    });
 }
 
 ServedExpectedGradients expect(const ServedGradients& made) {

@@ -19,14 +19,18 @@ struct ServedGradients {
   ServedCase forward;  // has all images
   View dout, dlse, dq, dk, dv, dsinks;  // dlse and dsinks without an image where absent
 
+  bool adds;  // FA3_FLAG_ACCUMULATE: dq, dk and dv are numbers before, not poison
+
   // gradients: the dtype of dq, dk and dv; none: the problem's.
   ServedGradients(const ServedProblem& problem, bool with_dlse, bool with_dsinks,
-                  fa3_dtype gradients = FA3_DTYPE_NONE);
+                  fa3_dtype gradients = FA3_DTYPE_NONE, bool adds = false);
 
   fa3_backward_params params(const std::vector<void*>& bases) const;
   fa3_backward_params host_params();
   std::vector<const View*> outputs() const;
   void poison_outputs();
+  // What is at an element of dq, dk or dv then, if gradients are added.
+  static float before(int64_t at) { return static_cast<float>(at * 7919 % 2001 - 1000) / 512; }
 };
 
 // How many rows of q and of k sequence b has, in use or not.

@@ -1,4 +1,5 @@
-// Gradients in float32, which only passes store (GradientStore): from sums that lie as rows.cuh says.
+// Gradients in float32 (GradientStore): what passes make of sums, which lie as rows.cuh says, and what a warpgroup has in
+// its registers.
 #pragma once
 #include "key_sums.cuh"
 #include "rows.cuh"
@@ -42,11 +43,36 @@ FA3_DEVICE void sum_fp32(const BackwardParams& p, const float4* sums, int64_t ne
   }
 }
 
-// dQ of 16 rows of a tile, by a warp; with second sums (Spread in backward_work.h), if there are any.
-FA3_DEVICE void finish_fp32(const BackwardParams& params, int tile, int strip) {
+// A warpgroup's 64 rows; `warp` of its four. to: where the first row is; columns, rows: so many there are.
+FA3_DEVICE void store_fp32(const BackwardParams& p, const float (&D)[d / 2], float* to, int64_t row_stride,
+                           int columns, int rows, float scale, int warp) {
+  constexpr int groups = 1;
+  const int lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
+  to += row * row_stride + 2 * (lane % 4);
+#pragma unroll
+  for (int first = 0; first < d / 8; first += groups) {
+    float4 x[groups];
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+      const float* const its = &D[4 * (first + g)];
+      x[g] = make_float4(its[0], its[1], its[2], its[3]);
+    }
+    store_fp32(to + 8 * first, 8 * row_stride, x, columns - 8 * first, rows - row,
+               p.rows.store == GradientStore::added_fp32, scale);
+  }
+}
+
+// dQ of a tile.
+FA3_DEVICE void store_dq_fp32(const BackwardParams& p, const float (&D)[d / 2], const RowTile& place, int warp) {
+  store_fp32(p, D, reinterpret_cast<float*>(p.rows.dq) + place.offset(p.rows.dq_stride, 0), p.rows.dq_stride.row,
+             p.rows.head_dim, place.rows, p.softmax_scale, warp);
+}
+
+// dQ of 16 rows of a tile from its sums, by a warp; with second sums (Spread in backward_work.h), if there are any.
+// tile: its number, place: where it is.
+FA3_DEVICE void finish_fp32(const BackwardParams& params, const RowTile& place, int tile, int strip) {
   constexpr int groups = 2;
   const BackwardRows& p = params.rows;
-  const RowTile place(p, tile);
   const int lane = threadIdx.x % 32, row = 16 * strip + lane / 4, visit = tile / p.tiles_per_visit;
   const int second = params.order.spread.second;
   const bool are_sums = params.visits[visit] > 0, are_second = second > 0 && params.visits[visit + second] > 0;

@@ -1,6 +1,7 @@
 // What a thread block of bwd_queries.cu works on: Br query rows of one head, 64 for each consumer warpgroup, and the
 // blocks of keys that they see.
 #pragma once
+#include "rows.cuh"
 #include "work.cuh"
 
 namespace fa3 {
@@ -55,6 +56,13 @@ struct QueryWork {
 FA3_DEVICE int sequence_of(const BackwardParams&, const QueryWork& work) { return work.batch; }
 FA3_DEVICE const Sequence& sequence_of(const PlannedBackwardParams& p, const QueryWork& work) {
   return p.sequences[work.batch];
+}
+// 64 of them.
+FA3_DEVICE RowTile row_tile(const BackwardParams& p, const QueryWork& work, int first) {
+  return RowTile(p.rows, work.batch, work.head, first);
+}
+FA3_DEVICE RowTile row_tile(const PlannedBackwardParams& p, const QueryWork& work, int first) {
+  return RowTile(sequence_of(p, work), work.head, first);
 }
 
 }  // namespace fa3

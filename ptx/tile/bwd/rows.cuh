@@ -32,6 +32,9 @@ struct RowTile {
     row = (tile - batch_head * p.tiles) * backward_tile_rows;
     rows = min(p.rows - row, backward_tile_rows);
   }
+  // From row `first` of a batch entry on.
+  FA3_DEVICE RowTile(const BackwardRows& p, int batch, int head, int first)
+      : batch(batch), head(head), row(first), rows(min(p.rows - first, backward_tile_rows)) {}
   // From row `first` of the sequence on.
   FA3_DEVICE RowTile(const Sequence& sequence, int head, int first)
       : batch(sequence.q_batch), head(head), row(sequence.q_row + first),
@@ -93,6 +96,16 @@ FA3_DEVICE void prepare_row(const BackwardRows& p, const RowTile& place, int til
 }
 FA3_DEVICE void prepare_row(const BackwardRows& p, int tile, int r) { prepare_row(p, RowTile(p, tile), tile, r); }
 
+// Writes 0 to eight columns of a gradient.
+FA3_DEVICE void zero_eight(uint16_t* gradient, int64_t at, GradientStore store) {
+  if (store == GradientStore::rounded) {
+    *reinterpret_cast<uint4*>(gradient + at) = {};
+  } else {
+    uint4* const eight = reinterpret_cast<uint4*>(reinterpret_cast<float*>(gradient) + at);
+    eight[0] = eight[1] = {};
+  }
+}
+
 // dQ = 0 for a tile of those rows that see no key, with `threads` threads.
 template <int threads>
 FA3_DEVICE void zero_rows(const BackwardRows& p, const EmptyRows& empty, int tile, int thread) {
@@ -102,15 +115,8 @@ FA3_DEVICE void zero_rows(const BackwardRows& p, const EmptyRows& empty, int til
   const int end = min(first + backward_tile_rows, empty.rows), column = thread % lanes * 8;
   if (column >= p.head_dim) return;
   const int64_t to = batch * p.dq_stride.batch + head * p.dq_stride.head + column;
-  for (int row = first + thread / lanes; row < end; row += threads / lanes) {
-    const int64_t at = to + (row - empty.rows) * p.dq_stride.row;
-    if (p.store == GradientStore::rounded) {
-      *reinterpret_cast<uint4*>(p.dq + at) = {};
-    } else {
-      uint4* const eight = reinterpret_cast<uint4*>(reinterpret_cast<float*>(p.dq) + at);
-      eight[0] = eight[1] = {};
-    }
-  }
+  for (int row = first + thread / lanes; row < end; row += threads / lanes)
+    zero_eight(p.dq, to + (row - empty.rows) * p.dq_stride.row, p.store);
 }
 
 // Of a row's group of 8 columns and the next one a lane has two each, as pairs. Neighbours exchange them: a lane then

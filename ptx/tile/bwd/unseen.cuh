@@ -3,7 +3,7 @@
 #pragma once
 #include "../../backward_params.h"
 #include "../../isa/math.cuh"
-#include "../config.cuh"
+#include "rows.cuh"
 
 namespace fa3 {
 
@@ -16,14 +16,13 @@ struct Sharers {
 
 // Writes 0 to rows of a gradient, of `heads` heads.
 FA3_DEVICE void zero_unseen(const Unseen& unseen, uint16_t* to, const RowStrides& stride, const Divisor& heads,
-                            int columns, const Sharers& threads) {
+                            int columns, GradientStore store, const Sharers& threads) {
   constexpr int lanes = d / 8;
   const int all = unseen.count() * heads, thread = threads.first(threadIdx.x), column = thread % lanes * 8;
   if (column >= columns) return;
   for (int i = thread / lanes; i < all; i += threads.count / lanes) {
     const int n = i / heads, head = i - n * heads;
-    *reinterpret_cast<uint4*>(to + unseen.batch * stride.batch + head * stride.head +
-                              unseen.row(n) * stride.row + column) = {};
+    zero_eight(to, unseen.batch * stride.batch + head * stride.head + unseen.row(n) * stride.row + column, store);
   }
 }
 

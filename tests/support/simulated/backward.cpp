@@ -28,16 +28,6 @@ void write_row(const fa3_tensor& t, int64_t batch, int64_t row, int64_t head, co
   for (int64_t x = 0; x < t.dim[3]; ++x) to[x] = rounded(numbers[x], t.dtype == FA3_DTYPE_BF16);
 }
 
-// An element of a gradient that a pass stores.
-void store(const BackwardRows& p, uint16_t* gradient, int64_t at, double x) {
-  float* const fp32 = reinterpret_cast<float*>(gradient) + at;
-  switch (p.store) {
-    case GradientStore::rounded: gradient[at] = rounded(x, p.bf16); break;
-    case GradientStore::fp32: *fp32 = float(x); break;
-    case GradientStore::added_fp32: *fp32 = float(*fp32 + x); break;
-  }
-}
-
 double dot(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
   for (size_t x = 0; x < a.size(); ++x) sum += a[x] * b[x];
@@ -52,6 +42,15 @@ int64_t place(int row, int column) {
 }
 
 }  // namespace
+
+void store(const BackwardRows& p, uint16_t* gradient, int64_t at, double x) {
+  float* const fp32 = reinterpret_cast<float*>(gradient) + at;
+  switch (p.store) {
+    case GradientStore::rounded: gradient[at] = rounded(x, p.bf16); break;
+    case GradientStore::fp32: *fp32 = float(x); break;
+    case GradientStore::added_fp32: *fp32 = float(*fp32 + x); break;
+  }
+}
 
 namespace {
 
@@ -252,7 +251,10 @@ CUresult simulate_queries(const BackwardParams& p, const BackwardRow& row, const
         const double ds = weight * (dot(dout, v) - p.rows.delta[n]);
         for (int64_t x = 0; x < d; ++x) sum[size_t(x)] += ds * k[size_t(x)] * p.softmax_scale;
       }
-      write_row(dq, b, i, h, sum.data());
+      if (p.rows.store == GradientStore::rounded) write_row(dq, b, i, h, sum.data());
+      const RowStrides& stride = p.rows.dq_stride;
+      for (int64_t x = 0; p.rows.store != GradientStore::rounded && x < d; ++x)
+        store(p.rows, p.rows.dq, b * stride.batch + h * stride.head + i * stride.row + x, sum[size_t(x)]);
     }
   }
   return CUDA_SUCCESS;

@@ -9,6 +9,9 @@ namespace fa3::test {
 
 inline constexpr int multiprocessors = 132;  // of the device
 
+// An element of a gradient that is not stored by TMA.
+void store(const BackwardRows& p, uint16_t* gradient, int64_t at, double x);
+
 // The passes before and behind it, and what the kernel itself does in between for the query tiles of other thread
 // blocks.
 CUresult simulate_prepare(const BackwardParams& p, unsigned tiles);

@@ -74,10 +74,18 @@ int64_t offset(const RowStrides& stride, int64_t batch, int64_t head, int64_t ro
   return batch * stride.batch + head * stride.head + row * stride.row;
 }
 
-void zero_unseen(const Unseen& unseen, uint16_t* to, const RowStrides& stride, int32_t heads, int32_t columns) {
-  for (int32_t n = 0; n < unseen.count(); ++n)
-    for (int32_t head = 0; head < heads; ++head)
-      std::fill_n(to + offset(stride, unseen.batch, head, unseen.row(n)), columns, uint16_t{0});
+void zero_unseen(const Unseen& unseen, uint16_t* to, const RowStrides& stride, int32_t heads, int32_t columns,
+                 GradientStore store) {
+  for (int32_t n = 0; store != GradientStore::added_fp32 && n < unseen.count(); ++n)
+    for (int32_t head = 0; head < heads; ++head) {
+      const int64_t at = offset(stride, unseen.batch, head, unseen.row(n));
+      if (store == GradientStore::rounded) std::fill_n(to + at, columns, uint16_t{0});
+      else std::fill_n(reinterpret_cast<float*>(to) + at, columns, 0.f);
+    }
+}
+
+void store_row(const BackwardRows& p, uint16_t* gradient, int64_t at, const Numbers& numbers) {
+  for (size_t x = 0; x < numbers.size(); ++x) store(p, gradient, at + int64_t(x), numbers[x]);
 }
 
 double sink_of(const PlannedBackwardParams& p, int64_t head) { return p.sinks.sinks[head * p.sinks.sinks_stride]; }
@@ -85,9 +93,9 @@ double sink_of(const PlannedBackwardParams& p, int64_t head) { return p.sinks.si
 // Zeros of a sequence, and what its rows without keys add to the gradient of a sink.
 void zeros(const PlannedBackwardParams& p, int32_t sequence) {
   const UnseenRows unseen = unseen_rows(p.call, sequence);
-  zero_unseen(unseen.q, p.rows.dq, p.rows.dq_stride, p.rows.heads, p.rows.head_dim);
-  zero_unseen(unseen.k, p.keys.dk, p.keys.dk_stride, p.keys.heads, p.keys.head_dim);
-  zero_unseen(unseen.k, p.keys.dv, p.keys.dv_stride, p.keys.heads, p.keys.head_dim_v);
+  zero_unseen(unseen.q, p.rows.dq, p.rows.dq_stride, p.rows.heads, p.rows.head_dim, p.rows.store);
+  zero_unseen(unseen.k, p.keys.dk, p.keys.dk_stride, p.keys.heads, p.keys.head_dim, p.rows.store);
+  zero_unseen(unseen.k, p.keys.dv, p.keys.dv_stride, p.keys.heads, p.keys.head_dim_v, p.rows.store);
   for (int64_t head = 0; p.sinks.dsinks && head < p.rows.heads; ++head) {
     float* const sums = p.sinks.sums + head * p.sinks.each + p.sinks.each - p.zero_blocks + sequence * p.zero_slices;
     std::fill_n(sums, int32_t{p.zero_slices}, 0.f);
@@ -158,15 +166,16 @@ Score transformed(const TransformedBackwardParams& p, const BackwardRow& row, co
   return {(score - slope * std::abs(double(from_q_end - from_k_end))) * to_log2, of_score};
 }
 
-// Rounds dQ of a tile.
+// Stores dQ of a tile.
 void finish(const PlannedBackwardParams& params, int columns, int64_t head, int32_t number) {
   const BackwardRows& p = params.rows;
   const Tile tile = tile_at(params, number);
   const float* const sums = p.dq_sums + (head * p.tiles + number) * tile_rows * columns;
   for (int32_t r = 0; r < tile.rows; ++r) {
     const Sequence& s = *tile.sequence;
-    uint16_t* const to = p.dq + offset(p.dq_stride, s.q_batch, head, s.q_row + tile.first + r);
-    for (int32_t x = 0; x < p.head_dim; ++x) to[x] = rounded(double(sums[place(r, x)]) * params.softmax_scale, p.bf16);
+    const int64_t to = offset(p.dq_stride, s.q_batch, head, s.q_row + tile.first + r);
+    for (int32_t x = 0; x < p.head_dim; ++x)
+      store(p, p.dq, to + x, double(sums[place(r, x)]) * params.softmax_scale);
   }
 }
 
@@ -270,7 +279,8 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
   const bool is_complete = row.has(Trait::one_key_block), sums_dq = row.all_gradients() && !is_complete;
   const int64_t heads_kv = p.order.heads, most = p.call.most_blocks * heads_kv, tiles = p.rows.tiles;
   const int32_t Br = row.listed_rows();
-  if (q.columns() > row.d || v.columns() > row.dv || sums_dq != (p.rows.dq_sums != nullptr) ||
+  const bool rounds = p.rows.store == GradientStore::rounded;
+  if ((!rounds && (is_complete || p.order.done_behind > 0)) || q.columns() > row.d || v.columns() > row.dv || sums_dq != (p.rows.dq_sums != nullptr) ||
       p.readers != p.heads_per_kv || heads_kv % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
       int64_t{blocks} != (row.takes_several_blocks() ? std::min<int64_t>(most, multiprocessors) : most) ||
       p.call.Br != Br || p.call.Bc != row.Bc)
@@ -321,8 +331,13 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
             sums[place(int(at % tile_rows), int(x))] += float(its_dq[x]);
         }
       for (int32_t j = 0; j < keys; ++j) {
-        dk.write(s, block.key + j, head_kv, gradients_k[size_t(j)]);
-        dv.write(s, block.key + j, head_kv, gradients_v[size_t(j)]);
+        const Numbers &its_dk = gradients_k[size_t(j)], &its_dv = gradients_v[size_t(j)];
+        const auto at = [&](const RowStrides& stride) {
+          return offset(stride, s.k_batch, head_kv, s.k_row + block.key + j);
+        };
+        if (rounds) dk.write(s, block.key + j, head_kv, its_dk), dv.write(s, block.key + j, head_kv, its_dv);
+        else store_row(p.rows, p.keys.dk, at(p.keys.dk_stride), its_dk),
+             store_row(p.rows, p.keys.dv, at(p.keys.dv_stride), its_dv);
       }
     }
   for (int32_t n = p.order.behind; p.order.done_behind > 0 && n < p.counts->blocks * heads_kv; ++n)
@@ -361,7 +376,8 @@ CUresult simulate_queries_of_lengths(const TransformedBackwardParams& p, const C
         add(its_dq, ds, its_k), sum += ds;
       }
       take_off_mean(its_dq, sum, means, row, p.tiles[number].sequence, head_kv);
-      dq.write(s, i, head, its_dq);
+      if (p.rows.store == GradientStore::rounded) dq.write(s, i, head, its_dq);
+      else store_row(p.rows, p.rows.dq, offset(p.rows.dq_stride, s.q_batch, head, s.q_row + i), its_dq);
     }
   }
   return CUDA_SUCCESS;

@@ -332,8 +332,7 @@ def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
     the forward pass gave for the same q, k, v and the same other arguments, which are `forward`'s. Rows of no sequence,
     and those that are not in use, have gradients of 0. dout is copied if its strides are not those that q may have.
     centered_k: as in `attention`; lse must be of exactly these keys. out: where dq, dk and dv are written, in q's dtype,
-    or all in float32: then only for up to 128 columns, and without lengths, window, chunk, sinks, softcap, alibi_slopes
-    and centered_k. accumulate: they are added to out, which is float32: for keys that are worked on part by part.
+    or all in float32. accumulate: they are added to out, which is float32: for keys that are worked on part by part.
 
     FP8: q, k and v of float8_e4m3fn, v also as tiles, with the forward call's scales, v_mean and lse_offset. Gradients
     have dout's dtype; dv is never tiles. They are those of the elements, scales included: with incoherent processing

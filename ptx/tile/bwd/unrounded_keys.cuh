@@ -1,0 +1,31 @@
+// dK and dV that thread blocks leave as they are in their registers: as sums for a pass (key_sums.cuh), or, with lengths
+// of their own, which have one part, as the float32 that the caller wants.
+#pragma once
+#include "fp32_rows.cuh"
+#include "work.cuh"
+
+namespace fa3 {
+
+FA3_DEVICE bool rounds_keys(const BackwardParams& p) {
+  if (own_lengths) return has(Trait::one_key_block) || p.rows.store == GradientStore::rounded;
+  return p.order.key_sums == 1;
+}
+
+// A warpgroup's 64 keys, the i-th of the key block; `warp` of its four.
+FA3_DEVICE void store_unrounded(const BackwardParams& p, const float (&D)[d / 2], KeyGradient gradient,
+                                const KeyWork& work, int i, int warp) {
+  store_key_sums(D, key_sums(p, gradient, work.batch_head, work.block * (Bc / 64) + i), warp);
+}
+FA3_DEVICE void store_unrounded(const PlannedBackwardParams& p, const float (&D)[d / 2], KeyGradient gradient,
+                                const KeyWork& work, int i, int warp) {
+  const Sequence& sequence = sequence_of(p, work);
+  const bool is_dv = gradient == KeyGradient::dv;
+  const RowStrides& stride = is_dv ? p.keys.dv_stride : p.keys.dk_stride;
+  const int key = work.key + 64 * i;
+  float* const to = reinterpret_cast<float*>(is_dv ? p.keys.dv : p.keys.dk) + sequence.k_batch * stride.batch +
+                    work.head_kv * stride.head + (sequence.k_row + key) * stride.row;
+  store_fp32(p, D, to, stride.row, is_dv ? p.keys.head_dim_v : p.keys.head_dim, sequence.seqlen_k - key,
+             is_dv ? 1.f : p.softmax_scale, warp);
+}
+
+}  // namespace fa3
