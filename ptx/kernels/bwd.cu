@@ -171,10 +171,14 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
       if (one_lane) arrive(smem.empty_dout[use.index]);
       use.next<query_stages>();
     };
-    // Float32 of packed lengths: nothing of others is rounded then. In one way with the rest rows with softcap spill.
-    if (own_lengths && !rounds_keys(p)) {
+    // Float32 of packed lengths leaves before dQ of others takes its registers; there is none of them to round then.
+    // With softcap it has the rest of the way for itself, as these rows spill otherwise. Without, that would put the
+    // main loop in another order at d 64 (measured: 1.7%).
+    constexpr bool apart = own_lengths && has(Trait::softcap);
+    const bool rounded = rounds_keys(p);
+    if (own_lengths && !rounded) store(smem.claims.read_by_warp(n));
+    if (apart && !rounded) {
       wait(smem.sums_ready, n & 1);
-      store(smem.claims.read_by_warp(n));
       __syncwarp();
       if (one_lane) smem.claims.release(n);
       wait_for_stage();
@@ -196,13 +200,13 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     float4 x[in_flight] = {};
     if (rounds) strip.load(x, 0);
 
-    const bool one_part = own_lengths || p.order.key_sums == 1;
-    if (!dv_in_stage && one_part) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, 0, warpgroup), warp);
+    const bool stages = apart || rounded;
+    if (!dv_in_stage && stages) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, 0, warpgroup), warp);
     wait_for_stage();
-    if (one_part) {
+    if (stages) {
       if (dv_in_stage) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, use.index, warpgroup), warp);
       stage_gradient<64>(dK, p.softmax_scale, dk_buffer(smem, use.index, warpgroup), warp);
-    } else {
+    } else if (!own_lengths) {
       store(same_number);
     }
     hand_over();
