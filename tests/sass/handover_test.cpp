@@ -62,6 +62,18 @@ TEST_CASE("hand-overs: what nobody waits for, and where no load ends") {
   Lines made = lost;
   made.insert(made.begin() + 1, "SYNCS.EXCH.64 URZ, [UR4+0x148], UR6");
   CHECK(of_kernel(made, "never_awaited") == 1);
+  // Nor is it one at which loads end that have lost it, too: these may be at any.
+  const Lines made_and_lost = {"UMOV UR4, 0x400",  "UMOV UR12, 0x38860", "UMOV UR9, 0x38870",
+                               "SYNCS.EXCH.64 URZ, [UR4+0x38860], UR6", "SYNCS.EXCH.64 URZ, [UR4+0x38870], UR6",
+                               "SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [UR12], RZ",
+                               "SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x38870], R8", "UTMALDG.4D [UR8], [UR6]"};
+  const auto lost_too = [&](const Lines& lines) {
+    return of_kernel(joined(joined(lines, wait("UR4+0x38870", "R6")), {"EXIT"}), "unexpected_loads");
+  };
+  CHECK(lost_too(made_and_lost) == 0);
+  CHECK(lost_too(replaced(made_and_lost, "UMOV UR12", {"UMOV UR12, 0x38c60"})) == 0);
+  CHECK(lost_too(replaced(replaced(made_and_lost, "UMOV UR12", {"UMOV UR12, 0x38c60"}), "UMOV UR9",
+                          {"UMOV UR9, 0x38c60"})) == 1);
   // A load that ends at another barrier than that which expects its bytes.
   const auto loaded = [](const std::string& barrier) {
     const Lines before = {"SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x100], R8", "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ",
@@ -221,6 +233,9 @@ TEST_CASE("hand-overs: bulk groups and semaphores") {
   CHECK(of_kernel(in_a_loop({"UTMASTG.4D [UR8], [UR14]", "UTMACMDFLUSH"}), "never_read_out") == 0);
   CHECK(text_of(joined(store, {"DEPBAR.LE SB0, 0x1", "DEPBAR.LE SB0, 0x0", "CCTL.IVALL", "EXIT"}), "bulk_groups") ==
         "1 commit, waits 1 0c");
+  // The scoreboard of another instruction.
+  CHECK(text_of(joined(store, {"DEPBAR.LE SB1, 0x0", "EXIT"}), "bulk_groups") == "1 commit");
+  CHECK(of_kernel(in_a_loop(joined(store, {"DEPBAR.LE SB1, 0x0"})), "never_read_out") == 1);
 
   const Lines reduction = {"UBLKRED.G.S.ADD.F32.RN [UR10], [UR6], UR7", "UTMACMDFLUSH"};
   const Lines released = {"MEMBAR.ALL.GPU", "REDG.E.ADD.STRONG.GPU desc[UR26][R2.64], R19", "EXIT"};
