@@ -259,6 +259,8 @@ TEST_CASE("constants and modes") {
   CHECK(text_of({"VOTE.ANY P0, !P1", "@!P0 BRA `(.L_a)", ".L_a", "EXIT"}, "votes") == "ANY of none, if not");
   CHECK(text_of({"UMOV UR9, 0x40000040", "UMOV UR11, 0x80000020", "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24, gsb0",
                  "EXIT"}, "descriptors") == "40000040, 80000020");
+  CHECK(text_of({"UMOV UR9, 0x40000040", "UMOV UR11, 0x80000020",
+                 "HGMMA.64x16x16.F32.BF16 R24, R4, gdesc[UR8].tnspB, R24, gsb0", "EXIT"}, "descriptors") == "80000020");
   CHECK(of_kernel({"ULDC.64 UR4, c[0x0][0x210]", "FMUL R1, R2, c[0x0][0x220]", "LDC R1, c[0x0][0x28]", "EXIT"},
                   "parameter_words") == 3);
   CHECK(text_of({"UBLKRED.G.S.ADD.F32.RN [UR10], [UR6], UR7", "EXIT"}, "reductions") == "UBLKRED.G.S.ADD.F32.RN");
