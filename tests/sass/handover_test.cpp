@@ -50,7 +50,7 @@ TEST_CASE("hand-overs: a sound kernel") {
   const std::string shown = sass::show_text(kernel(sound()), {}, {});
   CHECK_THAT(shown, ContainsSubstring("hand-overs\n") && ContainsSubstring("mbarrier at 508") &&
                         ContainsSubstring("arrive: loop QK+PV\n") &&
-                        ContainsSubstring("wait (parity 1 first): producer") &&
+                        ContainsSubstring("wait (parity 1 first, flips with turns): producer") &&
                         ContainsSubstring("barrier 0 for 256 threads"));
 }
 
