@@ -204,14 +204,16 @@ TEST_CASE("hand-overs: who leaves a wait out may know of that phase otherwise") 
 }
 
 TEST_CASE("hand-overs: counts and named barriers") {
-  const auto init = [](const std::string& count) {
-    return Lines{"UMOV UR4, 0x400", "UMOV UR5, " + count, "UIADD3 UR6, -UR5, 0x100000, URZ",
-                 "USHF.L.U32 UR7, UR6, 0xb, URZ", "USHF.L.U32 UR6, UR6, 0x1, URZ",
-                 "SYNCS.EXCH.64 URZ, [UR4+0x100], UR6", "EXIT"};
+  const auto init = [](const std::string& count, const std::string& awaited = "UR4+0x100") {
+    const Lines lines = {"UMOV UR4, 0x400", "UMOV UR5, " + count, "UIADD3 UR6, -UR5, 0x100000, URZ",
+                         "USHF.L.U32 UR7, UR6, 0xb, URZ", "USHF.L.U32 UR6, UR6, 0x1, URZ",
+                         "SYNCS.EXCH.64 URZ, [UR4+0x100], UR6"};
+    return joined(joined(lines, wait(awaited, "R6")), {"EXIT"});
   };
   CHECK(text_of(init("0x8"), "mbarrier_counts") == "8");
   CHECK(of_kernel(init("0x8"), "odd_counts") == 0);
   CHECK(of_kernel(init("0x0"), "odd_counts") == 1);
+  CHECK(of_kernel(init("0x0", "UR4+0x140"), "odd_counts") == 0);  // not used, as in the FlashAttention-3 of xformers
 
   const auto odd = [](const Lines& lines) { return of_kernel(joined(lines, {"EXIT"}), "odd_named_barriers"); };
   CHECK(odd({"BAR.SYNC 0x1, 0x100", "BAR.ARV 0x1, 0x100"}) == 0);

@@ -219,7 +219,9 @@ class Mbarriers {
         if (!counts[k].runtime && count < full_count / 2) to.insert(count);
       }
       if (barrier) barrier->inits.push_back(inits[k]);
-      if (counts[k].count == 1 && !counts[k].runtime && counts[k].values[0] == 2 * full_count)
+      // One that nobody is seen to use harms nobody.
+      if (counts[k].count == 1 && !counts[k].runtime && counts[k].values[0] == 2 * full_count && init[k].known &&
+          starts.contains(init[k].address))
         result_.odd_counts.push_back(inits[k]);
     }
     const auto put = [&](const std::vector<Use>& list, std::vector<int> Mbarrier::*to) {
