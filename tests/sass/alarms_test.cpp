@@ -142,6 +142,16 @@ TEST_CASE("a ring that is read in unrolled turns") {
   CHECK(with(replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x110], R24"})) == 1);
   CHECK(with(replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x130], R4"})) == 1);
   CHECK(with(replaced(second, "LDS R9", {"MOV R9, 0x400"})) == 1);
+  // Another parity, but as many arrivals (official FlashAttention-3, backward); of another kind of barrier.
+  const Lines flipped = replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x110], R24"});
+  const auto counted = [&](const std::string& count) {
+    Lines lines = replaced(with_producer(), arrival, flipped);
+    lines.insert(lines.begin(), {"UMOV UR4, 0x400", "UMOV UR6, 0x1ffe00", "SYNCS.EXCH.64 URZ, [UR4+0x108], UR6",
+                                 "UMOV UR6, " + count, "SYNCS.EXCH.64 URZ, [UR4+0x110], UR6"});
+    return figure(lines, "never_arrived");
+  };
+  CHECK(counted("0x1ffe00") == 0);
+  CHECK(counted("0x1ffffe") == 1);
 }
 
 TEST_CASE("what a loop does in its first turn only is beside its usual way") {

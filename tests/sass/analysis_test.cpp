@@ -179,7 +179,7 @@ TEST_CASE("masks are told from other selections") {
         0);
 }
 
-TEST_CASE("two loops with the same GEMMs: the shorter is hot, the other a boundary loop") {
+TEST_CASE("two loops with the same GEMMs: the shorter is hot, if it has no masks, the other a boundary loop") {
   Lines two = good();
   two.erase(two.begin() + (std::find(two.begin(), two.end(), "EXIT") - two.begin()), two.end());
   Lines second = replaced(good(), "FADD R4, R4, R25", {"FSEL R25, R25, -INF , !P0", "FSEL R26, R26, -INF , !P0"});
@@ -195,6 +195,13 @@ TEST_CASE("two loops with the same GEMMs: the shorter is hot, the other a bounda
   CHECK(value(toy.loops[1].figures, "masks") == 2);
   CHECK(value(toy.figures, "masks") == 2);
   CHECK(value(toy.figures, "boundary_loops") == 1);
+  // Longer as registers are short.
+  Lines spilled(12, "LDL R4, [R1+0x4]");
+  spilled.push_back("FADD R4, R4, R25");
+  const sass::Kernel longer = kernel(replaced(two, "FADD R4, R4, R25", spilled));
+  CHECK(longer.loops[0].turn.size() > longer.loops[1].turn.size());
+  CHECK(longer.loops[0].hot);
+  CHECK_FALSE(longer.loops[1].hot);
 }
 
 TEST_CASE("a group that is waited for in the next turn") {

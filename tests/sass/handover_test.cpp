@@ -50,7 +50,7 @@ TEST_CASE("hand-overs: a sound kernel") {
   const std::string shown = sass::show_text(kernel(sound()), {}, {});
   CHECK_THAT(shown, ContainsSubstring("hand-overs\n") && ContainsSubstring("mbarrier at 508") &&
                         ContainsSubstring("arrive: loop QK+PV\n") &&
-                        ContainsSubstring("wait (parity 1 first): producer") &&
+                        ContainsSubstring("wait (parity 1 first, flips with turns): producer") &&
                         ContainsSubstring("barrier 0 for 256 threads"));
 }
 
@@ -62,6 +62,18 @@ TEST_CASE("hand-overs: what nobody waits for, and where no load ends") {
   Lines made = lost;
   made.insert(made.begin() + 1, "SYNCS.EXCH.64 URZ, [UR4+0x148], UR6");
   CHECK(of_kernel(made, "never_awaited") == 1);
+  // Nor is it one at which loads end that have lost it, too: these may be at any.
+  const Lines made_and_lost = {"UMOV UR4, 0x400",  "UMOV UR12, 0x38860", "UMOV UR9, 0x38870",
+                               "SYNCS.EXCH.64 URZ, [UR4+0x38860], UR6", "SYNCS.EXCH.64 URZ, [UR4+0x38870], UR6",
+                               "SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [UR12], RZ",
+                               "SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x38870], R8", "UTMALDG.4D [UR8], [UR6]"};
+  const auto lost_too = [&](const Lines& lines) {
+    return of_kernel(joined(joined(lines, wait("UR4+0x38870", "R6")), {"EXIT"}), "unexpected_loads");
+  };
+  CHECK(lost_too(made_and_lost) == 0);
+  CHECK(lost_too(replaced(made_and_lost, "UMOV UR12", {"UMOV UR12, 0x38c60"})) == 0);
+  CHECK(lost_too(replaced(replaced(made_and_lost, "UMOV UR12", {"UMOV UR12, 0x38c60"}), "UMOV UR9",
+                          {"UMOV UR9, 0x38c60"})) == 1);
   // A load that ends at another barrier than that which expects its bytes.
   const auto loaded = [](const std::string& barrier) {
     const Lines before = {"SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x100], R8", "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ",
@@ -192,14 +204,16 @@ TEST_CASE("hand-overs: who leaves a wait out may know of that phase otherwise") 
 }
 
 TEST_CASE("hand-overs: counts and named barriers") {
-  const auto init = [](const std::string& count) {
-    return Lines{"UMOV UR4, 0x400", "UMOV UR5, " + count, "UIADD3 UR6, -UR5, 0x100000, URZ",
-                 "USHF.L.U32 UR7, UR6, 0xb, URZ", "USHF.L.U32 UR6, UR6, 0x1, URZ",
-                 "SYNCS.EXCH.64 URZ, [UR4+0x100], UR6", "EXIT"};
+  const auto init = [](const std::string& count, const std::string& awaited = "UR4+0x100") {
+    const Lines lines = {"UMOV UR4, 0x400", "UMOV UR5, " + count, "UIADD3 UR6, -UR5, 0x100000, URZ",
+                         "USHF.L.U32 UR7, UR6, 0xb, URZ", "USHF.L.U32 UR6, UR6, 0x1, URZ",
+                         "SYNCS.EXCH.64 URZ, [UR4+0x100], UR6"};
+    return joined(joined(lines, wait(awaited, "R6")), {"EXIT"});
   };
   CHECK(text_of(init("0x8"), "mbarrier_counts") == "8");
   CHECK(of_kernel(init("0x8"), "odd_counts") == 0);
   CHECK(of_kernel(init("0x0"), "odd_counts") == 1);
+  CHECK(of_kernel(init("0x0", "UR4+0x140"), "odd_counts") == 0);  // not used, as in the FlashAttention-3 of xformers
 
   const auto odd = [](const Lines& lines) { return of_kernel(joined(lines, {"EXIT"}), "odd_named_barriers"); };
   CHECK(odd({"BAR.SYNC 0x1, 0x100", "BAR.ARV 0x1, 0x100"}) == 0);
@@ -221,6 +235,9 @@ TEST_CASE("hand-overs: bulk groups and semaphores") {
   CHECK(of_kernel(in_a_loop({"UTMASTG.4D [UR8], [UR14]", "UTMACMDFLUSH"}), "never_read_out") == 0);
   CHECK(text_of(joined(store, {"DEPBAR.LE SB0, 0x1", "DEPBAR.LE SB0, 0x0", "CCTL.IVALL", "EXIT"}), "bulk_groups") ==
         "1 commit, waits 1 0c");
+  // The scoreboard of another instruction.
+  CHECK(text_of(joined(store, {"DEPBAR.LE SB1, 0x0", "EXIT"}), "bulk_groups") == "1 commit");
+  CHECK(of_kernel(in_a_loop(joined(store, {"DEPBAR.LE SB1, 0x0"})), "never_read_out") == 1);
 
   const Lines reduction = {"UBLKRED.G.S.ADD.F32.RN [UR10], [UR6], UR7", "UTMACMDFLUSH"};
   const Lines released = {"MEMBAR.ALL.GPU", "REDG.E.ADD.STRONG.GPU desc[UR26][R2.64], R19", "EXIT"};
@@ -244,6 +261,8 @@ TEST_CASE("constants and modes") {
   CHECK(text_of({"VOTE.ANY P0, !P1", "@!P0 BRA `(.L_a)", ".L_a", "EXIT"}, "votes") == "ANY of none, if not");
   CHECK(text_of({"UMOV UR9, 0x40000040", "UMOV UR11, 0x80000020", "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24, gsb0",
                  "EXIT"}, "descriptors") == "40000040, 80000020");
+  CHECK(text_of({"UMOV UR9, 0x40000040", "UMOV UR11, 0x80000020",
+                 "HGMMA.64x16x16.F32.BF16 R24, R4, gdesc[UR8].tnspB, R24, gsb0", "EXIT"}, "descriptors") == "80000020");
   CHECK(of_kernel({"ULDC.64 UR4, c[0x0][0x210]", "FMUL R1, R2, c[0x0][0x220]", "LDC R1, c[0x0][0x28]", "EXIT"},
                   "parameter_words") == 3);
   CHECK(text_of({"UBLKRED.G.S.ADD.F32.RN [UR10], [UR6], UR7", "EXIT"}, "reductions") == "UBLKRED.G.S.ADD.F32.RN");

@@ -85,6 +85,22 @@ TEST_CASE("serialised, S and O in the same registers: shape and operands tell QK
   }
 }
 
+TEST_CASE("a guarded instruction leaves nothing of before where the turn takes the branch with its guard") {
+  const Lines qk = group(2, "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT",
+                         "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24") + Lines{wait_all};
+  const Lines pv = {"WARPGROUP.ARRIVE", "HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16].tnspB, R40, gsb0", wait_all};
+  const auto masked = [&](const Lines& mask) {
+    const Lines softmax = Lines{".L_on", "MUFU.EX2 R101, R100"} + converts;
+    return gemms(whole(qk + Lines{"FMUL R100, R40, R2"} + mask + softmax + pv));
+  };
+  const std::string right = "QK 2 x 64x16x16 SS, PV 1 x 64x32x16 RS", mixed = "QK 2 x 64x16x16 SS, QK 1 x 64x32x16 RS";
+  const std::string mask = "FSEL R100, R24, -INF, P6", rare = "FADD R100, R24, R5";
+  CHECK(masked({"@!P3 " + mask, "@!P3 BRA `(.L_on)", rare, rare}) == right);
+  CHECK(masked({"MOV R100, R24", "@P3 MOV R100, R40", "@!P3 BRA `(.L_on)", rare, rare}) == right);  // not executed
+  CHECK(masked({"@!P3 " + mask}) == mixed);                                                          // nothing is known
+  CHECK(masked({"@!P3 " + mask, "ISETP.NE.AND P3, PT, R9, RZ, PT", "@!P3 BRA `(.L_on)", rare, rare}) == mixed);
+}
+
 TEST_CASE("a pipelined GEMM behind wait<1> is not serialised") {
   const std::string step = "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24";
   const auto turn = [&](const std::string& wait) {

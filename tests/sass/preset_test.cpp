@@ -46,6 +46,28 @@ TEST_CASE("the preset: a good kernel keeps it, each kind of damage breaks its ru
   CHECK(broken_preset(good()) == Rules{"kernel.never_arrived == 0"});  // nobody fills its buffers
 }
 
+TEST_CASE("the preset: what a source may mean is advice") {
+  const std::string first = "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT",
+                    next = "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24";
+  const auto damaged = [](const char* line, const Lines& by) {
+    return broken_preset(replaced(with_producer(), line, by));
+  };
+  // A wait in the midst of QK: of one WGMMA, as ptxas does it, and of two.
+  const Lines wait = {"WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.ARRIVE"};
+  CHECK(damaged("HGMMA.64x16x16", {first + ", gsb0", wait[0], wait[1]}) == Rules{"hot[QK+PV].serialised == 0"});
+  CHECK(damaged("HGMMA.64x16x16", {first, next + ", gsb0", wait[0], wait[1]}) ==
+        Rules{"advice: hot[QK+PV].serialised == 0"});
+  CHECK(damaged("HGMMA.64x16x16",
+                {first, next + ", gsb0", wait[0], wait[1], next + ", gsb0", wait[0], wait[1]}) ==
+        Rules{"hot[QK+PV].serialised == 0"});
+  // An array: an index leads to it, and nvdisasm has marked nothing as spilled.
+  CHECK(broken_preset({"STL [R1+0x8], R6", "STL.U8 [R25+0x1], R6", "LDL R6, [R1+0x8]", "EXIT"}) ==
+        Rules{"advice: kernel.spills == 0"});
+  CHECK(broken_preset({"STL [R1+0x8], R6", "LDL R6, [R1+0x8]", "EXIT"}) == Rules{"kernel.spills == 0"});
+  CHECK(broken_preset({"STL [R1+0x8], R6 (*\"SpillRefill\"*)", "STL [R25], R6", "LDL R6, [R1+0x8]", "EXIT"}) ==
+        Rules{"kernel.spills == 0"});
+}
+
 TEST_CASE("the preset is for attention") {
   CHECK(sass::is_attention(kernel(good())));
   CHECK_FALSE(sass::is_attention(kernel({"EXIT"})));

@@ -284,7 +284,8 @@ TEST_CASE("standard input") {
 
 TEST_CASE("check --preset, and contract --init") {
   CHECK_THAT(tool({"check", good, "--preset"}).out,
-             ContainsSubstring("1 broken") && ContainsSubstring("kernel.never_arrived == 0"));  // it has no producer
+             ContainsSubstring("1 broken") && ContainsSubstring("kernel.never_arrived == 0") &&  // it has no producer
+                 ContainsSubstring("\nhand-overs\n"));
   const sass::Output bad = tool({"check", std::string(FA3_CUBINS) + "/starved.cubin", "--preset"});
   CHECK(bad.status == 1);
   CHECK_THAT(bad.out, ContainsSubstring("kernel.spills == 0") && ContainsSubstring("FAIL miniature"));
@@ -294,6 +295,10 @@ TEST_CASE("check --preset, and contract --init") {
   CHECK_THAT(tool({"check", both, "--preset"}).out,
              Catch::Matchers::StartsWith("2 kernels, 2 of them break rules:\n      2  kernel.never_arrived == 0\n") &&
                  ContainsSubstring("FAIL 2 second: ") && ContainsSubstring("\n    Nothing in the kernel arrives"));
+  const std::string sound = folder.path() + "/sound.sass";
+  std::ofstream(sound) << listings::text("sound", listings::with_producer());
+  CHECK_THAT(tool({"check", sound, "--preset"}).out, !ContainsSubstring("hand-overs"));
+  CHECK_THAT(tool({"check", sound, "--preset", "--verbose"}).out, ContainsSubstring("\nhand-overs\n"));
   const std::string path = folder.path() + "/first.contract";
   const sass::Output first = tool({"contract", "--init", good, "miniature"});
   CHECK(first.status == 0);

@@ -134,6 +134,7 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
     if (waived) text += ", " + std::to_string(waived) + " waived";
     if (advice) text += ", " + std::to_string(advice) + " with advice";
     text += "\n";
+    const auto table = result.handovers.find({result.findings[begin].number, result.findings[begin].row});
     for (; begin < end; ++begin) {
       const Finding& finding = result.findings[begin];
       if (finding.state == Finding::State::kept && !verbose) continue;
@@ -151,6 +152,7 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
       if (shown < finding.instructions.size())
         text += "      and " + std::to_string(finding.instructions.size() - shown) + " more\n";
     }
+    if (table != result.handovers.end()) text += table->second;
   }
   return summary(result, colours) + text;
 }

@@ -14,6 +14,7 @@ namespace sass {
 struct CheckResult {
   std::vector<Finding> findings;
   int kernels = 0;
+  std::map<std::pair<int, std::string>, std::string> handovers{};  // tables, by a kernel's number and name
   bool passed() const;
 };
 

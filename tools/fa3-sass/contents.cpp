@@ -74,13 +74,13 @@ void votes(const Listing& listing, int at, Found& found) {
   found[word].push_back(at);
 }
 
-// "gdesc[UR8]" -> "UR9", and for both operands "UR11": the upper halves of descriptors, with strides and swizzle.
+// "gdesc[UR8]": A's descriptor in UR8 and UR9, if A is in shared memory, and B's in UR10 and UR11. The upper halves
+// have strides and swizzle.
 int first_descriptor(const Instruction& i) {
   for (const std::string& operand : i.operands)
     if (operand.starts_with("gdesc[")) return operand_of(operand.substr(6, operand.find(']') - 6)).index;
   return -1;
 }
-bool has_two(const Instruction& i) { return i.operands.size() > 1 && i.operands[1].starts_with("gdesc["); }
 template <int part>
 std::string_view descriptor_word(const Instruction& i) {
   static const std::vector<std::string> names = [] {
@@ -93,17 +93,17 @@ std::string_view descriptor_word(const Instruction& i) {
 }
 
 Figure descriptors(const Kernel& kernel) {
-  std::vector<int> all, two;
+  std::vector<int> all, with_a;
   for (int b : kernel.cfg.order)
     for (int i = kernel.cfg.blocks[static_cast<size_t>(b)].begin; i < kernel.cfg.blocks[static_cast<size_t>(b)].end;
          ++i) {
       const Instruction& instruction = kernel.listing.code[static_cast<size_t>(i)];
       if (!is_wgmma(instruction) || first_descriptor(instruction) < 0) continue;
       all.push_back(i);
-      if (has_two(instruction)) two.push_back(i);
+      if (!a_in_registers(instruction)) with_a.push_back(i);
     }
   std::ranges::sort(all);
-  std::ranges::sort(two);
+  std::ranges::sort(with_a);
   // What is not known counts as 0: then constants stand in the upper bits alone.
   constexpr std::uint32_t strides = 0x1000000;
   Found found;
@@ -113,8 +113,8 @@ Figure descriptors(const Kernel& kernel) {
       for (int v = 0; v < values[k].count; ++v)
         if (!values[k].runtime || values[k].values[v] >= strides) found[hex(values[k].values[v])].push_back(wanted[k]);
   };
-  note(all, descriptor_word<1>);
-  note(two, descriptor_word<3>);
+  note(all, descriptor_word<3>);
+  note(with_a, descriptor_word<1>);
   return words("descriptors", found);
 }
 

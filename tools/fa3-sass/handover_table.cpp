@@ -4,6 +4,7 @@
 
 #include "handovers.h"
 #include "kernel.h"
+#include "steady.h"
 
 namespace sass {
 namespace {
@@ -95,8 +96,8 @@ void say(std::vector<std::string>& parts, const std::vector<int>& list, const st
   if (!list.empty()) parts.push_back(std::to_string(list.size()) + " " + what + (list.size() > 1 ? "s" : ""));
 }
 
-// Where instructions stand: scopes, or the GEMMs of loops, each with a number.
-std::string places(const Kernel& kernel, const std::vector<int>& instructions) {
+// Where instructions stand: scopes, or the GEMMs of loops, each with a number; and whether all lanes execute them.
+std::string places(const Kernel& kernel, const std::vector<int>& instructions, bool with_lanes = true) {
   std::vector<std::pair<std::string, int>> counts;
   for (int i : instructions) {
     std::string place = "code that is not reached";
@@ -108,7 +109,7 @@ std::string places(const Kernel& kernel, const std::vector<int>& instructions) {
         if (kernel.cfg.loops[static_cast<size_t>(loop.loop)].contains(static_cast<int>(b)))
           place = (loop.hot ? "loop " : "boundary loop ") + loop.role;
     }
-    if (!kernel.protocol.one_lane[static_cast<size_t>(i)]) place += " by all lanes";
+    if (with_lanes && !kernel.protocol.one_lane[static_cast<size_t>(i)]) place += " by all lanes";
     const auto known = std::ranges::find(counts, place, &std::pair<std::string, int>::first);
     if (known != counts.end()) ++known->second;
     else counts.emplace_back(place, 1);
@@ -120,13 +121,10 @@ std::string places(const Kernel& kernel, const std::vector<int>& instructions) {
 
 // Of waits it is no news that all lanes do.
 std::string waiters(const Kernel& kernel, const std::vector<int>& instructions) {
-  std::string text = places(kernel, instructions);
-  for (const std::string lanes = " by all lanes"; text.find(lanes) != std::string::npos;)
-    text.erase(text.find(lanes), lanes.size());
-  return text;
+  return places(kernel, instructions, false);
 }
 
-std::string parities_of(const Mbarrier& barrier) {
+std::string parities_of(const Kernel& kernel, const Mbarrier& barrier) {
   std::set<std::string> first;
   for (int parity : barrier.parities) first.insert(parity < 0 ? "?" : std::to_string(parity));
   std::string text = "parity " + join(first, " or ") + " first";
@@ -134,6 +132,12 @@ std::string parities_of(const Mbarrier& barrier) {
     text += barrier.steady.size() == barrier.waits.size()
                 ? ", the same in every turn"
                 : ", at " + std::to_string(barrier.steady.size()) + " places the same in every turn";
+  std::vector<int> flipping = barrier.waits;
+  std::erase_if(flipping, [&](int i) {
+    return std::ranges::count(barrier.steady, i) > 0 || !outermost_loop(kernel.listing, kernel.cfg, i);
+  });
+  if (flipping.size() == barrier.waits.size()) text += ", flips with turns";
+  else if (!flipping.empty()) text += ", flips with turns of " + waiters(kernel, flipping);
   return text;
 }
 
@@ -251,7 +255,7 @@ std::string handover_text(const Kernel& kernel) {
     line(text, "announce what cp.async copies", places(kernel, barrier.announcements));
     line(text, "expect " + join(barrier.bytes, " or ") + " bytes", places(kernel, barrier.expectations));
     line(text, "TMA loads end here", waiters(kernel, barrier.loads));
-    line(text, "wait (" + parities_of(barrier) + ")", waiters(kernel, barrier.waits));
+    line(text, "wait (" + parities_of(kernel, barrier) + ")", waiters(kernel, barrier.waits));
   }
   if (!table.other_counts.empty())
     text += "  mbarriers that are made in a loop, or not used: count to " + counts_of(table.other_counts) + "\n";

@@ -115,8 +115,10 @@ class Finder {
     result_.bulk_commits = where([](const Instruction& i) { return i.is("UTMACMDFLUSH"); });
     // Groups of cp.async, which are older, are waited for by the same instruction.
     const bool other_groups = !where([](const Instruction& i) { return i.is("LDGDEPBAR"); }).empty();
+    // Other scoreboards are those of instructions whose results come late.
     if (!other_groups && !result_.bulk_commits.empty())
-      result_.bulk_waits = where([](const Instruction& i) { return i.is("DEPBAR") && i.operands.size() > 1; });
+      result_.bulk_waits = where(
+          [](const Instruction& i) { return i.is("DEPBAR") && i.operands.size() > 1 && i.operands[0] == "SB0"; });
     for (int i : result_.bulk_waits)
       if (next_is(i, "CCTL")) result_.complete_waits.push_back(i);
     const auto strong = [](const Instruction& i) { return i.has("STRONG") && (i.has("GPU") || i.has("SYS")); };

@@ -50,7 +50,7 @@ struct Handovers {
   std::vector<int> never_read_out;     // bulk copies from buffers that are written again with no wait for them
   std::vector<int> released_in_flight; // releases of semaphores before bulk copies to global memory are done
   std::vector<int> odd_named;          // named barriers that nobody can pass, or where nobody waits
-  std::vector<int> odd_counts;         // inits that count to nothing
+  std::vector<int> odd_counts;         // inits that count to nothing, of mbarriers that are used
 };
 
 Handovers handovers_of(const Kernel& kernel);  // needs the kernel's protocol

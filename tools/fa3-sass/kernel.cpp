@@ -19,7 +19,8 @@ bool has_wgmma(const Listing& listing, const Cfg& cfg, const Loop& loop) {
   return false;
 }
 
-// The innermost loops with WGMMAs; of those that do the same GEMMs the shortest is the hot one.
+// The innermost loops with WGMMAs; of those that do the same GEMMs the hot one has no masks, if there is one without,
+// and is the shortest.
 void find_loops(Kernel& kernel) {
   std::vector<bool> wgmma, inner(kernel.cfg.loops.size(), true);
   for (const Loop& loop : kernel.cfg.loops) wgmma.push_back(has_wgmma(kernel.listing, kernel.cfg, loop));
@@ -40,12 +41,16 @@ void find_loops(Kernel& kernel) {
   for (WgmmaLoop& loop : kernel.loops) describe_gemms(loop);
   std::sort(kernel.loops.begin(), kernel.loops.end(),
             [](const WgmmaLoop& a, const WgmmaLoop& b) { return a.turn.code.front() < b.turn.code.front(); });
-  std::map<std::string, size_t> shortest;
+  const auto work = [&](size_t l) {
+    const Turn& turn = kernel.loops[l].turn;
+    return std::pair(std::ranges::count(turn.kinds, Kind::mask) > 0, turn.size());
+  };
+  std::map<std::string, size_t> least;
   for (size_t l = 0; l < kernel.loops.size(); ++l) {
-    const auto [best, fresh] = shortest.emplace(kernel.loops[l].gemms, l);
-    if (!fresh && kernel.loops[l].turn.size() < kernel.loops[best->second].turn.size()) best->second = l;
+    const auto [best, fresh] = least.emplace(kernel.loops[l].gemms, l);
+    if (!fresh && work(l) < work(best->second)) best->second = l;
   }
-  for (size_t l = 0; l < kernel.loops.size(); ++l) kernel.loops[l].hot = shortest[kernel.loops[l].gemms] == l;
+  for (size_t l = 0; l < kernel.loops.size(); ++l) kernel.loops[l].hot = least[kernel.loops[l].gemms] == l;
 }
 
 }  // namespace

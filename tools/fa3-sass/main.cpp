@@ -46,7 +46,8 @@ constexpr Flag json = {"--json", &Arguments::json, "Print JSON"},
                no_budgets = {"--no-budgets", &Arguments::no_budgets,
                              "Leave out the numbers of instructions, which are those of the pinned compiler"},
                clocks = {"--clocks", &Arguments::clocks, "Time, as far as control words tell: estimated clocks"},
-               verbose = {"--verbose", &Arguments::verbose, "Kept rules too"},
+               verbose = {"--verbose", &Arguments::verbose,
+                          "Kept rules too, and with --preset the table of hand-overs"},
                full = {"--full-names", &Arguments::full, "Names of kernels at their whole length"},
                init = {"--init", &Arguments::init, "What the kernel is today, as rules that it keeps"};
 

@@ -160,6 +160,11 @@ class Mbarriers {
     std::set<std::uint32_t> made, arrived, awaited;
     for (const Use& use : init)
       if (use.known && !use.guessed) made.insert(use.address);
+    // An address for the cluster is put together, as by UPRMT, and may have lost the base of shared memory on the way:
+    // a place where no barrier is made.
+    for (std::vector<Use>* list : {&arrival, &expectation})
+      for (Use& use : *list)
+        if (code(use.instruction).has("RED") && !made.empty() && !made.contains(use.address)) use.known = false;
     const auto note = [&](std::vector<Use>& list, std::set<std::uint32_t>& starts) {
       for (const Use& use : list)
         if (use.known && !use.guessed) starts.insert(use.address);
@@ -214,7 +219,9 @@ class Mbarriers {
         if (!counts[k].runtime && count < full_count / 2) to.insert(count);
       }
       if (barrier) barrier->inits.push_back(inits[k]);
-      if (counts[k].count == 1 && !counts[k].runtime && counts[k].values[0] == 2 * full_count)
+      // One that nobody is seen to use harms nobody.
+      if (counts[k].count == 1 && !counts[k].runtime && counts[k].values[0] == 2 * full_count && init[k].known &&
+          starts.contains(init[k].address))
         result_.odd_counts.push_back(inits[k]);
     }
     const auto put = [&](const std::vector<Use>& list, std::vector<int> Mbarrier::*to) {
@@ -240,13 +247,6 @@ class Mbarriers {
     std::vector<Use> any_arrival = arrival;
     any_arrival.insert(any_arrival.end(), expectation.begin(), expectation.end());
     if (!wait.empty()) result_.never_awaited = alone(any_arrival, wait);
-    // An address for the cluster is put together, as by UPRMT, and may have lost the base of shared memory on the way:
-    // a place where no barrier is made.
-    const auto is_lost = [&](int i) {
-      const auto use = std::ranges::find(any_arrival, i, &Use::instruction);
-      return code(i).has("RED") && !made.empty() && !made.contains(use->address);
-    };
-    std::erase_if(result_.never_awaited, is_lost);
     if (!expectation.empty()) result_.unexpected_loads = alone(load, expectation);
     const bool others_fill = !where([](const Instruction& i) { return i.is("STAS") || i.is("UBLKCP"); }).empty();
     if (!load.empty() && !others_fill) result_.never_loaded = alone(expectation, load);

@@ -22,8 +22,8 @@ std::string meaning_of(const std::string& figure) {
       {"unfenced", "No fence since what was written: TMA, WGMMAs or other threads may not see it."},
       {"arrives_by_many", "More than one lane may arrive here: a barrier's phase may end too early."},
       {"serialised",
-       "ptxas waits for each of these WGMMAs on its own: the tensor cores idle in between. Its warning C7510 and the "
-       "like say why."},
+       "The tensor cores idle at these waits, in the midst of a GEMM. Where each WGMMA is waited for on its own, ptxas "
+       "does it, and its warning C7510 and the like say why; otherwise it is the source that waits."},
       {"never_waited", "Nothing waits for this group of WGMMAs: its result may be read before it is complete."},
       {"touches",
        "A register that a WGMMA in flight reads or writes is touched: the result may be wrong in some runs."},

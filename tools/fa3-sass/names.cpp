@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include "operands.h"
+
 namespace sass {
 namespace {
 
@@ -15,6 +17,7 @@ class Naming {
   Naming(const Listing& listing, Turn& turn) : listing_(listing), turn_(turn) {}
 
   void run() {
+    find_guards();
     const size_t count = std::min<size_t>(turn_.gemms.size(), 32);
     for (int round = 0; round < (turn_.cyclic ? 3 : 1); ++round)
       for (int position = 0; position < turn_.size(); ++position) step(position);
@@ -76,8 +79,47 @@ class Naming {
         if (gemm.name == (one_dV ? "dV" : "dK")) gemm.name = "dQ";
   }
 
+  const Instruction& at(int position) const {
+    return listing_.code[static_cast<size_t>(turn_.code[static_cast<size_t>(position)])];
+  }
+
+  // What a branch tells of other instructions with the same guard, between writes of the predicate: where the turn goes
+  // its way, they are executed, or they are not.
+  void find_guards() {
+    guards_.assign(static_cast<size_t>(turn_.size()), Guard::unknown);
+    for (int position = 0; position + 1 < turn_.size(); ++position) {
+      const Instruction& branch = at(position);
+      const Operand guard = guard_of(branch);
+      const int next = turn_.code[static_cast<size_t>(position) + 1];
+      if (!branch.is("BRA") || branch.operands.size() != 1 || guard.index == true_predicate ||
+          branch.targets.size() != 1 || branch.targets[0] == turn_.code[static_cast<size_t>(position)] + 1)
+        continue;
+      const bool holds = (next == branch.targets[0]) != guard.inverted;  // the predicate, on this way
+      const auto tell = [&](int other) {
+        const Instruction& i = at(other);
+        if (const Operand its = guard_of(i); its.kind == guard.kind && its.index == guard.index)
+          guards_[static_cast<size_t>(other)] = holds != its.inverted ? Guard::true_here : Guard::false_here;
+      };
+      for (int other = position - 1; other >= 0 && !may_write(at(other), guard); --other) tell(other);
+      for (int other = position + 1; other < turn_.size(); ++other) {
+        tell(other);
+        if (may_write(at(other), guard)) break;
+      }
+    }
+  }
+
+  // Reads count, too: which of an instruction's predicates it writes depends on much.
+  static bool may_write(const Instruction& i, const Operand& predicate) {
+    if (i.is("R2P") || i.is("CALL")) return true;
+    return std::ranges::any_of(operands_of(i), [&](const Operand& operand) {
+      return operand.kind == predicate.kind && operand.index == predicate.index;
+    });
+  }
+
   void step(int position) {
-    const Instruction& i = listing_.code[static_cast<size_t>(turn_.code[static_cast<size_t>(position)])];
+    const Guard guard = guards_[static_cast<size_t>(position)];
+    if (guard == Guard::false_here) return;
+    const Instruction& i = at(position);
     const Kind kind = turn_.kinds[static_cast<size_t>(position)];
     const Registers written = destination(i);
     if (kind == Kind::wgmma) {
@@ -102,7 +144,7 @@ class Naming {
     // A guarded instruction may leave the old value.
     for (int r = written.first; r < written.first + written.count && r < 256; ++r) {
       Origin& target = registers_[static_cast<size_t>(r)];
-      if (i.guard.empty()) target = {};
+      if (i.guard.empty() || guard == Guard::true_here) target = {};
       target.add(result);
     }
   }
@@ -121,8 +163,11 @@ class Naming {
     return 32;
   }
 
+  enum class Guard : char { unknown, true_here, false_here };
+
   const Listing& listing_;
   Turn& turn_;
+  std::vector<Guard> guards_;  // of each position
   std::array<Origin, 256> registers_{};
   std::array<Origin, 32> operand_{};
   uint32_t scores_ = 0, met_ = 0;

@@ -4,6 +4,8 @@
 #include <set>
 #include <string_view>
 
+#include "stack.h"
+
 namespace sass {
 namespace {
 
@@ -43,8 +45,17 @@ constexpr PresetRule rules[] = {
     {"hot", "exps_overlapped", ">", "0"},
 };
 
-// What may be meant: masks that depend on data, exponentials that other warpgroups hide.
-bool is_advice(std::string_view figure) { return figure == "masks" || figure == "exps_overlapped"; }
+// What attention may mean: masks that depend on data, exponentials that other warpgroups hide.
+bool is_of_attention(std::string_view figure) { return figure == "masks" || figure == "exps_overlapped"; }
+
+// So may a source mean to have an array, or to wait in the midst of a GEMM, where ptxas has not put the waits there.
+bool is_advice(const Rule& rule, const Kernel& kernel) {
+  if (rule.figure == "spills") return are_of_arrays(kernel.listing, find(kernel.figures, "spills")->evidence);
+  if (rule.figure != "serialised") return is_of_attention(rule.figure);
+  return std::ranges::none_of(kernel.loops, [&](const WgmmaLoop& loop) {
+    return loop.hot == (rule.scope == "hot") && loop.role == rule.role && loop.turn.one_by_one;
+  });
+}
 
 }  // namespace
 
@@ -64,7 +75,7 @@ Contract preset_for(const Kernel& kernel) {
   Contract contract{"preset", {Section{1, {"*"}, {}, {}}}};
   const bool attention = is_attention(kernel);
   const auto add = [&](const PresetRule& rule, const std::string& role, const Figures& figures) {
-    if (!find(figures, rule.figure) || (is_advice(rule.figure) && !attention)) return;
+    if (!find(figures, rule.figure) || (is_of_attention(rule.figure) && !attention)) return;
     Rule made;
     made.line = static_cast<int>(&rule - rules) + 1;
     made.scope = rule.scope;
@@ -72,7 +83,7 @@ Contract preset_for(const Kernel& kernel) {
     made.figure = rule.figure;
     made.relation = rule.relation;
     made.bound = rule.bound;
-    made.advice = is_advice(rule.figure);
+    made.advice = is_advice(made, kernel);
     contract.sections[0].rules.push_back(made);
   };
   for (const PresetRule& rule : rules) {

@@ -92,7 +92,8 @@ Figure conversions(const Kernel& kernel, const std::vector<int>& instructions) {
 //
 // A ring may be read in unrolled turns, [UR7+0x282e0] and [UR7+0x282e8], while those who arrive add an index to the
 // constant of the first mbarrier. So an arrival whose address differs from turn to turn counts for the mbarriers
-// behind its constant, too, as far as the wait has copies at each of them, of the same register and with one parity.
+// behind its constant, too, as far as the wait has copies at each of them, of the same register, and with one parity or
+// at mbarriers that count to as many arrivals.
 std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& waits, const std::vector<int>& arriving) {
   constexpr std::uint32_t largest_array = 1024;
   const auto offset = [&](int i) { return offset_of(kernel.listing.code[static_cast<size_t>(i)]); };
@@ -124,7 +125,9 @@ std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& wai
   // Of waits with the same constant, some of whose addresses are not known, one tells for all.
   std::set<int> arrived_at;
   std::set<std::uint32_t> arrays;
+  std::map<int, std::uint32_t> base;  // what is added to the constants of waits
   for (size_t u = 0; u < left.size(); ++u) {
+    base[left[u]] = awaited[u].whole - offset(left[u]);
     if (std::ranges::none_of(arrivals, [&](const Address& arrival) { return arrival.same(awaited[u]); })) continue;
     arrived_at.insert(left[u]);
     if (offset(left[u]) != 0) arrays.insert(offset(left[u]));
@@ -141,19 +144,25 @@ std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& wai
     const Loop* loop = outermost_loop(kernel.listing, kernel.cfg, arriving[u]);
     if (addresses[u].runtime ||
         (loop && !is_steady(kernel.listing, kernel.cfg, *loop, arriving[u], address_operand(code(arriving[u])))))
-      rings.insert(offset(arriving[u]));
+      rings.insert({arrivals[u].whole, offset(arriving[u])});
   }
+  const auto counts_at = [&](std::uint32_t address) {
+    const auto found = std::ranges::find(kernel.handovers.mbarriers, address, &Mbarrier::address);
+    return found == kernel.handovers.mbarriers.end() ? std::set<std::uint32_t>() : found->counts;
+  };
   const auto has_copy_at = [&](std::uint32_t place, int wait) {
+    const std::set<std::uint32_t> counts = counts_at(place + base[wait]);
+    const bool counts_alike = counts.size() == 1 && counts == counts_at(offset(wait) + base[wait]);
     return std::ranges::any_of(waits, [&](int other) {
       return offset(other) == place && without_constant(other) == without_constant(wait) &&
-             last_operand(code(other)) == last_operand(code(wait));
+             (counts_alike || last_operand(code(other)) == last_operand(code(wait)));
     });
   };
   std::erase_if(left, [&](int i) {
     constexpr std::uint32_t mbarrier = 8;
     for (std::uint32_t place = offset(i); place > mbarrier; place -= mbarrier) {
       if (!has_copy_at(place, i)) return false;
-      if (rings.count(place)) return true;
+      if (rings.count(place) || rings.count(place + base[i])) return true;
     }
     return false;
   });

@@ -52,4 +52,12 @@ std::vector<int> spills(const Listing& listing, const std::vector<int>& accesses
   return result;
 }
 
+bool are_of_arrays(const Listing& listing, const std::vector<int>& accesses) {
+  const auto any = [&](auto wanted) {
+    return std::ranges::any_of(accesses, [&](int i) { return wanted(listing.code[static_cast<size_t>(i)]); });
+  };
+  return any([](const Instruction& i) { return !place_of(i); }) &&
+         !any([](const Instruction& i) { return i.text.find("SpillRefill") != std::string::npos; });
+}
+
 }  // namespace sass

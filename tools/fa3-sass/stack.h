@@ -11,4 +11,8 @@ namespace sass {
 // they are stored at fixed places of the stack, and nothing in the kernel reads them there.
 std::vector<int> spills(const Listing& listing, const std::vector<int>& accesses);
 
+// Whether these accesses are surely of arrays, which the source has put there: an index leads to some of them, and
+// nvdisasm, which marks what the compiler has spilled, has marked none.
+bool are_of_arrays(const Listing& listing, const std::vector<int>& accesses);
+
 }  // namespace sass

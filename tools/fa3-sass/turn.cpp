@@ -187,8 +187,8 @@ const Group* group_of(const Turn& turn, const Gemm& gemm, int step) {
   return nullptr;
 }
 
-// A wait in the midst of a GEMM that leaves none of its WGMMAs in flight is what ptxas does when it gives up on the
-// pipeline. One that leaves the last of them in flight is a pipeline.
+// A wait in the midst of a GEMM that leaves none of its WGMMAs in flight is what ptxas does, for each of them, when it
+// gives up on the pipeline. One that leaves the last of them in flight is a pipeline.
 void find_serialised(Turn& turn) {
   for (const Gemm& gemm : turn.gemms)
     for (int position = gemm.steps.front(); position < gemm.steps.back(); ++position) {
@@ -196,7 +196,9 @@ void find_serialised(Turn& turn) {
       const auto before = std::upper_bound(gemm.steps.begin(), gemm.steps.end(), position);
       const Group* group = group_of(turn, gemm, *(before - 1));
       const bool drained = group && group->wait >= 0 && group->wait <= position;
-      if (drained) turn.serialised.push_back(position % turn.size());
+      if (!drained) continue;
+      turn.serialised.push_back(position % turn.size());
+      turn.one_by_one |= group->first == group->commit;
     }
 }
 

@@ -42,6 +42,9 @@ struct Turn {
   int steps_in_flight(const Gemm& gemm, int position) const;
   std::vector<int> touches;     // positions that use registers a WGMMA in flight owns
   std::vector<int> serialised;  // positions of waits in the midst of a GEMM that leave none of its WGMMAs in flight
+  // Whether one of those waits for a single WGMMA, as ptxas does. A source commits several at once, and may have reason
+  // to wait for them there.
+  bool one_by_one = false;
 };
 
 // `path` are blocks; a cyclic turn is followed round twice, so that groups that cross the back edge find their waits.

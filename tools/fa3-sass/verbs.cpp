@@ -11,6 +11,7 @@
 #include "check.h"
 #include "diff.h"
 #include "first_contract.h"
+#include "handovers.h"
 #include "json.h"
 #include "places.h"
 #include "preset.h"
@@ -171,7 +172,14 @@ CheckResult check_one_contract(const Arguments& arguments, const Source& source,
   return result;
 }
 
-CheckResult check_preset(const std::string& preset, const Source& source, std::vector<size_t> kernels) {
+// Whether the table of hand-overs tells more of it.
+bool is_about_handovers(const Finding& finding) {
+  return finding.state == Finding::State::broken && finding.rule.starts_with("kernel.") &&
+         !finding.rule.starts_with("kernel.spills");
+}
+
+CheckResult check_preset(const Arguments& arguments, const Source& source, std::vector<size_t> kernels) {
+  const std::string& preset = arguments.preset;
   if (preset != "any") std::erase_if(kernels, [&](size_t kernel) { return !source.may_have_wgmmas(kernel); });
   // Most kernels of a large library need not be disassembled.
   std::vector<size_t> looked_at;
@@ -179,7 +187,11 @@ CheckResult check_preset(const std::string& preset, const Source& source, std::v
     if (!source.record(kernel) || !keeps_every_rule(*source.record(kernel))) looked_at.push_back(kernel);
   CheckResult result;
   const auto add = [&](const Kernel& kernel) {
-    if (belongs_to(preset, kernel)) check_contract(preset_for(kernel), kernel, result);
+    if (!belongs_to(preset, kernel)) return;
+    const auto before = static_cast<std::ptrdiff_t>(result.findings.size());
+    check_contract(preset_for(kernel), kernel, result);
+    if (arguments.verbose || std::any_of(result.findings.begin() + before, result.findings.end(), is_about_handovers))
+      result.handovers[{kernel.number, kernel.record.name}] = handover_text(kernel);
   };
   size_t next = 0;
   const auto others_before = [&](size_t end) {
@@ -207,7 +219,7 @@ int check_verb(const Arguments& arguments, const Colours& colours) {
   const auto source = source_of(arguments);
   refuse_others(*source, "check");
   const auto kernels = source->matching(arguments.kernel);
-  const CheckResult result = by_preset                     ? check_preset(arguments.preset, *source, kernels)
+  const CheckResult result = by_preset                     ? check_preset(arguments, *source, kernels)
                                    : arguments.contract.empty() ? check_table(arguments, *source, kernels)
                                                                 : check_one_contract(arguments, *source, kernels);
   print(arguments.json ? check_json(result) : check_text(result, colours, arguments.verbose));
