@@ -288,6 +288,7 @@ TEST_CASE("the table determines what a row's warps tell each other") {
   CHECK(figure(together, "boundary", "exps") == "34");
   CHECK(figure(plain, "hot", "most_exps") == "90");
   CHECK(figure(plain, "boundary", "masks") == "88");
+  CHECK(figure(plain, "boundary", "adds") == "88");
   CHECK(figure(plain, "hot", "masks") == "nothing");
 }
 

@@ -257,7 +257,7 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
   if (figure == "exps") return value(speculative && scope == "hot" ? scores : online);
   // On the rare path all of them again; of 8 bits, where first P alone was to be lowered, two more.
   if (figure == "most_exps") return value(speculative && scope == "hot" ? scores + online + 2 * row.is_8bit() : online);
-  if (figure == "masks" && scope == "boundary") return value(scores);
+  if ((figure == "masks" || figure == "adds") && scope == "boundary") return value(scores);
   if (figure == "conversions") return value(scores / 2);  // F2FP makes two numbers
   return std::nullopt;
 }
