@@ -106,7 +106,8 @@ def costs_without_processes():
     gathered = found["all_gather"]
     assert gathered.sent_forward == 3 * chunk and gathered.sent_backward == 3 * 3 * chunk, gathered
     assert gathered.forward == products + 3 * chunk, (gathered, products)
-    assert found["ring"].memory <= gathered.memory and found["ring"].forward < gathered.forward, found
+    ring = found["ring"]  # whose results are float32, and whose transfers hide
+    assert ring.memory <= gathered.memory and math.isclose(ring.forward, cost_model.UNROUNDED * products), found
     merging = cost_model.table(problem, slow._replace(memory=1.0))
     (ring,) = [cost for cost in merging if cost.method == "ring"]
     # The last rank has results of all of its 16 rows for each rank; they are read once in float32, and written merged.
