@@ -168,6 +168,10 @@ TEST_CASE("what a loop does in its first turn only is beside its usual way") {
   CHECK(wgmmas(lines) == 2);
   CHECK(wgmmas(replaced(replaced(lines, "ISETP.NE", {"ISETP.EQ.AND P3, PT, R203, RZ, PT"}), "@P3",
                         {"@!P3 BRA `(.L_filled)"})) == 2);
+  Lines uniform = replaced(lines, "ISETP.NE", {"ISETP.NE.AND P3, PT, RZ, UR21, PT"});
+  uniform = replaced(replaced(uniform, "VIADD", {"UIADD3 UR21, UR21, 0x2, URZ"}), "CS2R", {"UMOV UR21, URZ"});
+  CHECK(wgmmas(uniform) == 2);  // a sparse prefill of FlashMLA
+  CHECK(wgmmas(replaced(uniform, "ISETP.NE", {"ISETP.NE.AND P3, PT, R9, UR21, PT"})) == 3);
   // Not if it may be done later, too: another number, or a counter that stands still or is set again.
   CHECK(wgmmas(replaced(lines, "ISETP.NE", {"ISETP.NE.AND P3, PT, R203, 0x1, PT"})) == 3);
   CHECK(wgmmas(replaced(lines, "VIADD", {"@P4 VIADD R203, R203, 0x1"})) == 3);

@@ -17,6 +17,9 @@ struct Comparison {
 
 bool same(const Operand& a, const Operand& b) { return a.kind == b.kind && a.index == b.index; }
 
+// Of a comparison the operand that counts: the first one, or behind RZ, which stands there beside a uniform register.
+size_t place_of_counter(const std::vector<Operand>& x) { return x[2].is_register() ? 2 : 3; }
+
 // The comparison that says where the block's last branch goes; `place` is -1 if it is not one for equality with a
 // number.
 Comparison comparison_in(const Listing& listing, const Cfg& cfg, const Loop& loop, int block) {
@@ -34,10 +37,11 @@ Comparison comparison_in(const Listing& listing, const Cfg& cfg, const Loop& loo
     const std::string_view how = first_modifier(instruction);
     const bool plain = (instruction.is("ISETP") || instruction.is("UISETP")) && instruction.has("AND") &&
                        x.size() > 4 && same(x[0], guard) && guard_of(instruction).index == true_predicate &&
-                       x[4].index == true_predicate && !x[4].inverted && x[2].is_register() &&
-                       x[3].kind == Operand::Kind::number && (how == "EQ" || how == "NE");
+                       x[4].index == true_predicate && !x[4].inverted && (how == "EQ" || how == "NE");
     if (!plain) return {};
-    Comparison found{i, block, x[2], x[3], -1};
+    const size_t counter = place_of_counter(x);
+    Comparison found{i, block, x[counter], x[5 - counter], -1};
+    if (!found.counter.is_register() || found.number.kind != Operand::Kind::number) return {};
     for (const int next : b.successors) {
       const bool target = std::ranges::count(last.targets, cfg.blocks[static_cast<size_t>(next)].begin) > 0;
       const bool holds = target != guard.inverted;  // the predicate, on this way
@@ -73,7 +77,7 @@ bool counts(const Listing& listing, const Cfg& cfg, const Loop& loop, const Oper
   return additions == 1;
 }
 
-std::string_view compared(const Instruction& i) { return i.operands.size() > 2 ? i.operands[2] : std::string_view(); }
+std::string_view compared(const Instruction& i) { return i.operands[place_of_counter(operands_of(i))]; }
 
 }  // namespace
 
