@@ -75,11 +75,11 @@ int64_t offset(const RowStrides& stride, int64_t batch, int64_t head, int64_t ro
 }
 
 void zero_unseen(const Unseen& unseen, uint16_t* to, const RowStrides& stride, int32_t heads, int32_t columns,
-                 GradientStore store) {
-  for (int32_t n = 0; store != GradientStore::added_fp32 && n < unseen.count(); ++n)
+                 GradientStore how) {
+  for (int32_t n = 0; how != GradientStore::added_fp32 && n < unseen.count(); ++n)
     for (int32_t head = 0; head < heads; ++head) {
       const int64_t at = offset(stride, unseen.batch, head, unseen.row(n));
-      if (store == GradientStore::rounded) std::fill_n(to + at, columns, uint16_t{0});
+      if (how == GradientStore::rounded) std::fill_n(to + at, columns, uint16_t{0});
       else std::fill_n(reinterpret_cast<float*>(to) + at, columns, 0.f);
     }
 }
@@ -280,8 +280,9 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
   const int64_t heads_kv = p.order.heads, most = p.call.most_blocks * heads_kv, tiles = p.rows.tiles;
   const int32_t Br = row.listed_rows();
   const bool rounds = p.rows.store == GradientStore::rounded;
-  if ((!rounds && (is_complete || p.order.done_behind > 0)) || q.columns() > row.d || v.columns() > row.dv || sums_dq != (p.rows.dq_sums != nullptr) ||
-      p.readers != p.heads_per_kv || heads_kv % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
+  if ((!rounds && (is_complete || p.order.done_behind > 0)) || q.columns() > row.d || v.columns() > row.dv ||
+      sums_dq != (p.rows.dq_sums != nullptr) || p.readers != p.heads_per_kv ||
+      heads_kv % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
       int64_t{blocks} != (row.takes_several_blocks() ? std::min<int64_t>(most, multiprocessors) : most) ||
       p.call.Br != Br || p.call.Bc != row.Bc)
     return CUDA_ERROR_LAUNCH_FAILED;

@@ -74,8 +74,8 @@ for name in {*dir(KNOWN)} - {*dir(object), *vars(Mask)}:
 def meaning(function, model):
     """What a mask function of transformers is made of: causal, window, chunk and its left_padding, ids and their
     positions."""
-    name = getattr(function.__code__, "co_qualname", None) or function.__qualname__  # of the code: torch 2.11 traces it
-    name = name.split(".")[0]
+    # torch.compile of torch 2.11 knows the name of a function's code, but not the function's own.
+    name = (getattr(function.__code__, "co_qualname", None) or function.__qualname__).split(".")[0]
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())
     free = {variable: cell.cell_contents for variable, cell in cells}
     known = {

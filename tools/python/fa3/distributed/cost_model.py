@@ -29,7 +29,7 @@ CARDS = {
 }
 METHODS = ("all_gather", "ring", "all_to_all", "two_level")
 FLOAT32 = 4  # bytes
-UNROUNDED = 1.045  # times as long as others take products whose results are float32, as they are to be merged
+UNROUNDED = 1.045  # so many times as long products take if their results are float32
 
 
 class Problem(NamedTuple):
