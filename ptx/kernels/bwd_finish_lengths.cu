@@ -1,8 +1,10 @@
 // Behind the backward pass of packed lengths: rounds dQ of the query tiles that no thread block of it has rounded, the
 // shares of the last key blocks (ListedOthersStrips), or stores all of it in float32; then adds up the gradient of each
-// sink, a thread block for each.
+// sink, a thread block for each; and where K/V heads have several parts, dK and dV of each 64 keys of the list, a
+// thread block for each gradient.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/fp32_rows.cuh"
+#include "../tile/bwd/sum_keys.cuh"
 #include "../tile/bwd/sums.cuh"
 #include "../tile/bwd/unseen.cuh"
 #include "../tile/shared.cuh"
@@ -55,14 +57,33 @@ FA3_DEVICE void round_share(const PlannedBackwardParams& p) {
   }
 }
 
+// The n-th 64 keys, counted over the list, its heads and both gradients.
+FA3_DEVICE void sum_listed_keys(const PlannedBackwardParams& p, int n) {
+  const int lane = threadIdx.x % 32, strip = threadIdx.x / 32;
+  const int all = n / p.keys.tiles, tile = n - all * p.keys.tiles;
+  const int entry = tile * 64 / p.call.Bc, is_dv = all >= p.keys.heads, head = all - is_dv * p.keys.heads;
+  if (entry >= p.counts->blocks) return;
+  const PlannedBlock& block = p.blocks[entry];
+  const Sequence& sequence = block.sequence;
+  const RowStrides& stride = is_dv ? p.keys.dv_stride : p.keys.dk_stride;
+  const int row = block.key + tile * 64 - entry * p.call.Bc + 16 * strip + lane / 4;
+  const float4* const sums = key_sums(p, is_dv ? KeyGradient::dv : KeyGradient::dk, head * p.order.parts, tile) +
+                             256 * strip + lane;
+  sum_keys(p, is_dv, sums, int64_t(p.keys.tiles) * (16 * d),
+           sequence.k_batch * stride.batch + head * stride.head + (sequence.k_row + row) * stride.row,
+           sequence.seqlen_k - row);
+}
+
 }  // namespace fa3
 
 FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
   using namespace fa3;
   static_assert(threads == 32 * strips);
   const bool rounds = int(blockIdx.x) < p.finish_blocks, at_once = rounds && p.order.done_behind > 0;
+  const int other = int(blockIdx.x) - p.finish_blocks, sinks = p.sinks.dsinks ? int(p.rows.heads) : 0;
   if (!at_once) ptx::griddepcontrol_wait();
   if (rounds) round_share(p);
-  else add_sink_terms(p, blockIdx.x - p.finish_blocks);
+  else if (other < sinks) add_sink_terms(p, other);
+  else sum_listed_keys(p, other - sinks);
   if (at_once) ptx::griddepcontrol_wait();  // so that this pass does not end before that kernel
 }

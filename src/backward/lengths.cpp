@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "backward/order.h"
 #include "error.h"
 #include "integers.h"
 
@@ -108,6 +109,9 @@ int64_t average_rows(const BackwardProblem& problem) {
 int64_t sequences_of(const BackwardProblem& problem) {
   return divide_up(all_rows(problem.total_k, problem.k), std::max<int64_t>(1, most_keys(problem)));
 }
+int64_t longest_rows(const BackwardProblem& problem) {
+  return problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
+}
 int64_t blocks_of_longest(const BackwardProblem& problem, const BackwardRow& row) {
   return divide_up(std::max<int64_t>(1, most_keys(problem)), row.Bc);
 }
@@ -116,6 +120,29 @@ int64_t blocks_of(const BackwardProblem& problem, const BackwardRow& row) {
 }
 // So many keep all multiprocessors busy, however unlike they are.
 constexpr int64_t blocks_enough = 1056;
+
+// How many parts each head of K and V has: as with other problems, of as many sequences of the longest length as there
+// are keys for. Where keys are one block, there is one.
+int64_t listed_parts(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call) {
+  if (row.has(Trait::one_key_block) || !problem.has_queries() || !problem.has_keys()) return 1;
+  Lengths longest{};
+  longest.max_q = narrow(std::min(longest_rows(problem), all_rows(problem.total_q, problem.q)));
+  longest.max_k = narrow(std::min(most_keys(problem), all_rows(problem.total_k, problem.k)));
+  const Sequence s = seen_part(sequence_at(longest, 0, 0, problem.window, 0));
+  const Visible seen = visible_of(s, s.left != no_bound, s.right != no_bound, {0});
+  const int64_t listed = int64_t{call.most_blocks} * problem.heads_kv;
+  return parts_of({sequences_of(problem) * problem.heads_kv, problem.heads_per_kv(), divide_up(s.seqlen_k, row.Bc),
+                   divide_up(s.seqlen_q, row.Br), listed, seen, false},
+                  row)
+      .parts;
+}
+
+// To the order of key blocks, a part of a head of K and V is what another head is.
+BackwardProblem in_parts(const BackwardProblem& problem, int64_t parts) {
+  BackwardProblem each = problem;
+  each.heads_kv *= parts;
+  return each;
+}
 
 // In which order key blocks add to dQ and visit tiles. Where rows see more keys the later they come, blocks of a head
 // differ in length; so they go down, from the last tile on, which all of them visit: then they are at about the same
@@ -136,9 +163,6 @@ constexpr int64_t blocks_enough = 1056;
 // documents of 16384 tokens, window of 500, 1.16 and 1.09.)
 constexpr int64_t most_grouped = 8192, most_from_diagonal = 4096;
 
-int64_t longest_rows(const BackwardProblem& problem) {
-  return problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
-}
 int64_t window_width(const BackwardProblem& problem) {
   return int64_t{problem.window.left} + problem.window.right;
 }
@@ -229,8 +253,9 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const P
           narrow(second)};
 }
 
+// Of a problem whose heads of K and V are their parts, so many of each.
 KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const Card& card,
-                  const PlanBackwardParams& call, int64_t head_tiles) {
+                  const PlanBackwardParams& call, int64_t parts, int64_t head_tiles) {
   KeyOrder order{};
   const bool large_sections = has_fast_memory(card) && suits_fast_memory(problem, row);
   order.dq = dq_order_of(problem, row, large_sections);
@@ -241,7 +266,9 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
                               : section_heads_of(problem, row, typical_multiprocessors);
   order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   order.section_heads = section, order.section = Divisor::of(section);
-  order.parts = order.ranges = order.share = Divisor::of(1);
+  order.batch_heads = order.heads;
+  order.parts = Divisor::of(narrow(parts)), order.ranges = order.share = Divisor::of(1);
+  order.key_sums = problem.store == GradientStore::rounded ? int32_t{order.parts} : std::max(2, int32_t{order.parts});
   order.head_tiles = narrow(head_tiles);
   order.adders = 2;
   // A key block's share is rounded so many blocks later: when all that add to it have been taken, which are those
@@ -253,8 +280,10 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
   const int64_t after_it = by_block ? 0 : divide_up(most_keys(problem), row.Bc) * section;
   const int64_t halves = by_block ? 3 : later_see_more(problem) ? 4 : 2, more = typical_multiprocessors * halves / 2;
   order.behind = narrow(std::min<int64_t>(after_it + more, most_blocks));
-  // Only the last pass adds second sums to the first, and stores float32.
-  const bool only_behind = order.spread.second > 0 || problem.store != GradientStore::rounded;
+  // Only the last pass adds second sums to the first, and stores float32; and thread blocks of rows with softcap that
+  // leave sums of dK and dV have no registers to round dQ.
+  const bool only_behind = order.spread.second > 0 || problem.store != GradientStore::rounded ||
+                           (parts > 1 && row.has(Trait::softcap));
   order.done_behind = sums_dq(row) && !only_behind;
   if (only_behind) order.behind = narrow(most_blocks);
   return order;
@@ -273,26 +302,29 @@ BlockOrder query_order_of(const BackwardProblem& problem, const PlanBackwardPara
 }  // namespace
 
 bool depends_on_card(const BackwardProblem& problem, const BackwardRow& row) {
-  return problem.has_queries() && problem.has_keys() && suits_fast_memory(problem, row);
+  PlanBackwardParams call;
+  return problem.has_queries() && problem.has_keys() && plan_params(problem, row, call) &&
+         suits_fast_memory(in_parts(problem, listed_parts(problem, row, call)), row);
 }
 
-fa3_status plan_lengths_run(const BackwardProblem& problem, int n, const Card& card, BackwardRun& plan) {
+fa3_status plan_lengths_run(const BackwardProblem& given, int n, const Card& card, BackwardRun& plan) {
   const BackwardRow& row = backward_row(n);
   plan = {};
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   plan.row = n;
   plan.sums_dq = sums_dq(row);
   ServedRun& served = plan.served;
-  const int64_t key_means = problem.batch * problem.heads_kv;
-  if (!plan_params(problem, row, served.call) || (problem.centered_k && key_means > most_blocks))
-    return too_many(problem);
+  const int64_t key_means = given.batch * given.heads_kv;
+  if (!plan_params(given, row, served.call) || (given.centered_k && key_means > most_blocks)) return too_many(given);
   const PlanBackwardParams& call = served.call;
+  const int64_t parts = listed_parts(given, row, call);
+  const BackwardProblem problem = in_parts(given, parts);
   const int32_t tiles_per_visit = row.listed_rows() / backward_tile_rows;
   const bool has_pairs = problem.has_queries() && problem.has_keys();
   const bool wants_dsinks = !problem.dsinks.empty();
   plan.q_tiles = has_pairs ? call.most_tiles * tiles_per_visit : 0;
   plan.key_blocks = call.most_blocks;
-  plan.order = order_of(problem, row, card, call, int64_t{plan.q_tiles} * problem.heads_per_kv());
+  plan.order = order_of(problem, row, card, call, parts, int64_t{plan.q_tiles} * problem.heads_per_kv());
   served.call.section_heads = plan.order.section_heads;
   served.call.dq = plan.order.dq;
 
@@ -323,6 +355,7 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, const Card& c
     plan.visits = plan.counters + static_cast<size_t>(added + 1) * sizeof(uint32_t);
     plan.counters_end = plan.visits + static_cast<size_t>(visits) * sizeof(uint32_t);
     served.list = place(list_bytes(call));
+    if (parts > 1) plan.key_sums = place(2 * key_blocks * row.Bc * row.d * int64_t{sizeof(float)});
     if (problem.centered_k) served.key_means = place(key_means * row.d * int64_t{sizeof(float)});
   }
   if (wants_dsinks) served.sink_sums = place(heads * served.sink_sums_each * int64_t{sizeof(float)});
@@ -340,8 +373,9 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, const Card& c
     plan.query_order = query_order_of(problem, call);
     add(BackwardStep::queries, queries_row_of(row, problem.centered_k), heads * call.most_tiles);
   }
+  const int64_t summed = parts > 1 ? 2 * key_blocks / parts * (row.Bc / 64) : 0;  // of 64 keys each
   add(BackwardStep::finish, pass_of(Pass::bwd_finish_lengths, row.d),
-      served.finish_blocks + (wants_dsinks ? heads : 0));
+      served.finish_blocks + (wants_dsinks ? heads : 0) + summed);
   return FA3_OK;
 }
 

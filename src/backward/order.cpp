@@ -68,8 +68,7 @@ BlockOrder block_order(int64_t batch_heads, int32_t blocks, const Visible& seen,
 struct Visits {
   int64_t all = 0, longest = 0;
 };
-Visits visits_of(const BackwardProblem& problem, int64_t key_blocks, const BackwardRow& row) {
-  const Visible seen = visible_of(problem);
+Visits visits_of(const Visible& seen, int64_t key_blocks, const BackwardRow& row) {
   Visits visits;
   for (int32_t block = 0; block < key_blocks; ++block) {
     const QTiles tiles = tiles_of(seen.rows_of(block * row.Bc, block * row.Bc + row.Bc - 1), row.Br);
@@ -133,7 +132,7 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const H
   if (order.dq != DqOrder::downwards || all_blocks >= blocks_enough) return none;
   if (uneven && all_blocks <= section_blocks) return none;
   const int64_t together = std::min(order.blocks, section_blocks / order.section_heads);
-  const int64_t turns = problem.batch * problem.heads * visits_of(problem, key_blocks, row).all;
+  const int64_t turns = problem.batch * problem.heads * visits_of(visible_of(problem), key_blocks, row).all;
   if (turns == 0 || together * 8 * section_blocks < turns) return none;
   const int64_t apart = uneven ? 2 * row.Bc / row.Br
                                : parts.range_tiles / (order.blocks * parts.readers(problem.heads_per_kv()));
@@ -162,30 +161,37 @@ int64_t slowed_by_readers(int64_t readers, int64_t blocks) {
   return blocks > section_blocks ? 8 * (readers - 1) * 256 * 256 / (blocks * blocks) : 0;
 }
 
-HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64_t key_blocks, int64_t tiles) {
-  const int64_t heads = problem.batch * problem.heads_kv, readers = problem.heads_per_kv();
+HeadParts parts_of(const KeyHeads& keys, const BackwardRow& row) {
+  const int64_t heads = keys.heads, readers = keys.readers, key_blocks = keys.key_blocks, tiles = keys.tiles;
   HeadParts best{.range_tiles = tiles};
   if (row.has(Trait::as_written) || readers == 0 || key_blocks == 0 || heads * key_blocks >= blocks_enough) return best;
-  const Visible seen = visible_of(problem);
-  const Visits visits = visits_of(problem, key_blocks, row);
+  const bool uneven = keys.seen.later_rows_see_more();
+  const Visits visits = visits_of(keys.seen, key_blocks, row);
   const auto turns = [&](const HeadParts& p) {
     const int64_t own_turns = p.parts > 1 ? part_turns : block_turns, pass = p.parts > 1 ? pass_turns : 0;
     const int64_t blocks = heads * p.parts * key_blocks;
     const int64_t longest_block = std::min(visits.longest, p.range_tiles) * readers * p.ranges / p.parts + own_turns;
-    if (!seen.later_rows_see_more()) return divide_up(blocks, section_blocks) * longest_block + pass;
+    if (!uneven) return divide_up(blocks, section_blocks) * longest_block + pass;
     const int64_t all = divide_up(heads * visits.all * readers + blocks * own_turns, section_blocks);
     return (std::max(longest_block, all) + pass) * (100 + slowed_by_readers(p.readers(readers), blocks)) / 100;
   };
-  for (int64_t parts = 2; parts <= most_parts && heads * parts * key_blocks <= most_blocks; ++parts) {
+  const int64_t most = keys.has_ranges ? most_parts : std::min(most_parts, readers);
+  for (int64_t parts = 2; parts <= most && keys.all_blocks * parts <= most_blocks; ++parts) {
     HeadParts p{.parts = parts, .range_tiles = tiles};
     if (parts > readers) p.ranges = parts / readers, p.range_tiles = divide_up(tiles, p.ranges);
     if (parts <= readers ? readers % parts != 0 : parts % readers != 0) continue;
     if ((p.ranges - 1) * p.range_tiles >= tiles) continue;  // one would be empty
-    if (problem.batch * problem.heads * p.ranges * p.range_tiles > max_rows / row.Br) continue;
+    if (heads * readers * p.ranges * p.range_tiles > max_rows / row.Br) continue;
     const int64_t before = turns(best), saved = before - turns(p);
     if (saved * 10 > before || (saved * 20 > before && saved >= several_turns)) best = p;
   }
   return best;
+}
+
+HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64_t key_blocks, int64_t tiles) {
+  const int64_t heads = problem.batch * problem.heads_kv;
+  return parts_of({heads, problem.heads_per_kv(), key_blocks, tiles, heads * key_blocks, visible_of(problem), true},
+                  row);
 }
 
 KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, const HeadParts& parts,

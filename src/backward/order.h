@@ -52,7 +52,17 @@ struct HeadParts {
   // Query heads that a part reads.
   int64_t readers(int64_t heads_per_kv) const { return heads_per_kv * ranges / parts; }
 };
-// tiles: those of a query head, of Br rows; key_blocks: those of a K/V head.
+// What that depends on.
+struct KeyHeads {
+  int64_t heads, readers;     // of K and V, of all batch entries; query heads that share each
+  int64_t key_blocks, tiles;  // of a K/V head; of a query head, of Br rows
+  int64_t all_blocks;         // of all heads, at most
+  Visible seen;               // what their rows see
+  bool has_ranges;            // may a part be a range of tiles?
+};
+HeadParts parts_of(const KeyHeads& keys, const BackwardRow& row);
+
+// Of a problem whose lengths the host knows.
 HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64_t key_blocks, int64_t tiles);
 
 // All but the counters, which are null: launch.cpp puts them into the workspace.

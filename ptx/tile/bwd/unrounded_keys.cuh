@@ -1,5 +1,5 @@
 // dK and dV that thread blocks leave as they are in their registers: as sums for a pass (key_sums.cuh), or, with lengths
-// of their own, which have one part, as the float32 that the caller wants.
+// of their own where each K/V head has one part, as the float32 that the caller wants.
 #pragma once
 #include "fp32_rows.cuh"
 #include "work.cuh"
@@ -7,8 +7,7 @@
 namespace fa3 {
 
 FA3_DEVICE bool rounds_keys(const BackwardParams& p) {
-  if (own_lengths) return has(Trait::one_key_block) || p.rows.store == GradientStore::rounded;
-  return p.order.key_sums == 1;
+  return (own_lengths && has(Trait::one_key_block)) || p.order.key_sums == 1;
 }
 
 // A warpgroup's 64 keys, the i-th of the key block; `warp` of its four.
@@ -18,6 +17,8 @@ FA3_DEVICE void store_unrounded(const BackwardParams& p, const float (&D)[d / 2]
 }
 FA3_DEVICE void store_unrounded(const PlannedBackwardParams& p, const float (&D)[d / 2], KeyGradient gradient,
                                 const KeyWork& work, int i, int warp) {
+  if (p.keys.sums)
+    return store_key_sums(D, key_sums(p, gradient, work.part, work.batch * (Bc / 64) + i), warp);
   const Sequence& sequence = sequence_of(p, work);
   const bool is_dv = gradient == KeyGradient::dv;
   const RowStrides& stride = is_dv ? p.keys.dv_stride : p.keys.dk_stride;
