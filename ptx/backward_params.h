@@ -46,7 +46,7 @@ struct EmptyRows {
 
 // Where a K/V head has several parts, or gradients are float32: what the pass behind the products adds up, and writes.
 struct BackwardKeys {
-  float* sums;        // tile/bwd/key_sums.cuh says how they lie; null if order.key_sums is 1
+  float* sums;        // tile/bwd/key_sums.cuh says how they lie; null if there are none
   uint16_t *dk, *dv;  // or float, see BackwardRows::store
   RowStrides dk_stride, dv_stride;
   int32_t head_dim, head_dim_v;  // of dk, of dv
@@ -97,11 +97,12 @@ constexpr bool of_queries(BackwardMap map) {
 }
 
 // The same for sequences with lengths of their own (Trait::own_lengths), whose key blocks the device lists
-// (backward_list.h). Of `visible` nothing is taken; of `order` heads, section_heads, section (the same number), dq,
-// adders, behind (in blocks, of all that are listed), done_behind (0: a pass rounds all) and counters. `added` counts
-// for each head of K and V of each entry that is a sequence's first. LSE, D, sums and visits lie by query head, and of
-// each by tiles of Br rows as the list numbers them: rows.tiles counts them, in tiles of backward_tile_rows. All maps
-// are clipped (clipped.h).
+// (backward_list.h). Of `visible` nothing is taken; of `order` heads, batch_heads (the same number), parts, key_sums,
+// section_heads, section (the same number), dq, adders, behind (in blocks, of all that are listed), done_behind (0: a
+// pass rounds all) and counters. `added` counts for each part of a head of K and V of each entry that is a sequence's
+// first. keys.sums is null if each head has one part, also for float32; keys.tiles counts those of the list. LSE, D,
+// sums and visits lie by query head, and of each by tiles of Br rows as the list numbers them: rows.tiles counts them,
+// in tiles of backward_tile_rows. All maps are clipped (clipped.h).
 struct PlannedBackwardParams : BackwardParams {
   PlanBackwardParams call;
   const BlockCounts* counts;

@@ -44,8 +44,8 @@ struct KeyBlockWork {
   }
 
   // Of sequences with lengths of their own, with its tiles. Parts are of whole query heads; part_end only says how far
-  // the tiles of one head are from those of the next. batch: the entry of the list; batch_head: which number counts what
-  // is added, of this entry and part or of the entry of the sequence's block 0.
+  // the tiles of one head are from those of the next. batch: the entry of the list; batch_head: which number counts
+  // what is added, of this entry and part or of the entry of the sequence's block 0.
   constexpr KeyBlockWork(const PlannedBackwardParams& p, int number) : range(0), begin(0) {
     const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
     batch = listed.entry, part = listed.head, head_kv = part / p.order.parts;

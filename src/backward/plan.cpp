@@ -5,7 +5,7 @@
 //   finish     a pass: rounds the last dQ, unless all keys are one block
 //   sum_keys   a pass: adds up dK and dV where K/V heads have several parts
 // Where gradients are float32 these two passes store all of them, and add them to what is there if that is asked for;
-// but dQ that a kernel of its own computes, and dK and dV of packed lengths (lengths.cpp), the kernels store.
+// but dQ that a kernel of its own computes, and dK and dV of packed lengths in one part (lengths.cpp), kernels store.
 // At head dimensions for which no kernel computes all gradients, `prepare` is for all rows, `gradients` computes dK and
 // dV, and then `queries` computes dQ.
 // Of e4m3 a pass makes copies of 16 bits before all of them (widen.cpp), and the rest is as with 16 bits.

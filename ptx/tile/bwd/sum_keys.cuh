@@ -5,8 +5,8 @@
 
 namespace fa3 {
 
-// Of 16 keys, by a warp. sums: this lane's, of the first part; the others' lie `next_part` behind one another. at: where
-// this lane's first row is in the gradient; rows: so many there are from that one on.
+// Of 16 keys, by a warp. sums: this lane's, of the first part; the others' lie `next_part` behind one another. at:
+// where this lane's first row is in the gradient; rows: so many there are from that one on.
 FA3_DEVICE void sum_keys(const BackwardParams& p, bool is_dv, const float4* sums, int64_t next_part, int64_t at,
                          int rows) {
   constexpr int groups = 8;  // of 8 columns, whose loads are under way at once

@@ -309,12 +309,14 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
   const ClippedRows q(p.q, p, BackwardMap::q), dout(p.dout, p, BackwardMap::dout), k(p.k, p, BackwardMap::k);
   const ClippedRows v(p.v, p, BackwardMap::v), dk(p.dk, p, BackwardMap::dk), dv(p.dv, p, BackwardMap::dv);
   const bool is_complete = row.has(Trait::one_key_block), sums_dq = row.all_gradients() && !is_complete;
-  const int64_t heads = p.order.heads, most = p.call.most_blocks * heads, tiles = p.rows.tiles;  // each part is a head
+  // Each part of a head of K and V is a head.
+  const int64_t heads = p.order.heads, most = p.call.most_blocks * heads, tiles = p.rows.tiles;
   const int32_t Br = row.listed_rows(), parts = p.order.parts;
   const bool rounds = p.rows.store == GradientStore::rounded;
   if ((!rounds && (is_complete || p.order.done_behind > 0)) || q.columns() > row.d || v.columns() > row.dv ||
       sums_dq != (p.rows.dq_sums != nullptr) || p.readers * parts != p.heads_per_kv ||
-      heads != int64_t{p.keys.heads} * parts || p.order.batch_heads != heads || (parts > 1) != (p.keys.sums != nullptr) ||
+      heads != int64_t{p.keys.heads} * parts || p.order.batch_heads != heads ||
+      (parts > 1) != (p.keys.sums != nullptr) ||
       (parts > 1 && (is_complete || p.keys.tiles != p.call.most_blocks * (row.Bc / tile_rows))) ||
       (p.order.key_sums > 1) != (!rounds || parts > 1) ||
       (parts > 1 && row.has(Trait::softcap) && p.order.done_behind > 0) || heads % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
