@@ -4,7 +4,7 @@
 // thread block for each gradient.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/fp32_rows.cuh"
-#include "../tile/bwd/sum_keys.cuh"
+#include "../tile/bwd/key_sums.cuh"
 #include "../tile/bwd/sums.cuh"
 #include "../tile/bwd/unseen.cuh"
 #include "../tile/shared.cuh"
@@ -57,21 +57,55 @@ FA3_DEVICE void round_share(const PlannedBackwardParams& p) {
   }
 }
 
-// The n-th 64 keys, counted over the list, its heads and both gradients.
-FA3_DEVICE void sum_listed_keys(const PlannedBackwardParams& p, int n) {
-  const int lane = threadIdx.x % 32, strip = threadIdx.x / 32;
+// Four columns of a row of a gradient, times `scale`.
+FA3_DEVICE void write_four(const BackwardRows& p, uint16_t* gradient, int64_t at, const float4& x, float scale) {
+  const float y[4] = {x.x * scale, x.y * scale, x.z * scale, x.w * scale};
+  if (p.store == GradientStore::rounded) {
+    *reinterpret_cast<uint2*>(gradient + at) =
+        p.bf16 ? make_uint2(ptx::cvt_rn_bf16x2_f32(y[1], y[0]), ptx::cvt_rn_bf16x2_f32(y[3], y[2]))
+               : make_uint2(ptx::cvt_rn_f16x2_f32(y[1], y[0]), ptx::cvt_rn_f16x2_f32(y[3], y[2]));
+    return;
+  }
+  float4* const to = reinterpret_cast<float4*>(reinterpret_cast<float*>(gradient) + at);
+  const float4 before = p.store == GradientStore::added_fp32 ? *to : float4{};
+  *to = make_float4(before.x + y[0], before.y + y[1], before.z + y[2], before.w + y[3]);
+}
+
+// dK or dV of the n-th 64 keys, counted over the list, its heads and both gradients, as the sum over the parts, in their
+// order.
+FA3_DEVICE void sum_keys(const PlannedBackwardParams& p, int n) {
+  constexpr int fours = d / 4, in_flight = 8;  // of columns
   const int all = n / p.keys.tiles, tile = n - all * p.keys.tiles;
   const int entry = tile * 64 / p.call.Bc, is_dv = all >= p.keys.heads, head = all - is_dv * p.keys.heads;
   if (entry >= p.counts->blocks) return;
   const PlannedBlock& block = p.blocks[entry];
   const Sequence& sequence = block.sequence;
+  const int key = block.key + tile * 64 - entry * p.call.Bc, rows = sequence.seqlen_k - key;
+  const int columns = is_dv ? p.keys.head_dim_v : p.keys.head_dim;
+  const float scale = is_dv ? 1.f : p.softmax_scale;
   const RowStrides& stride = is_dv ? p.keys.dv_stride : p.keys.dk_stride;
-  const int row = block.key + tile * 64 - entry * p.call.Bc + 16 * strip + lane / 4;
-  const float4* const sums = key_sums(p, is_dv ? KeyGradient::dv : KeyGradient::dk, head * p.order.parts, tile) +
-                             256 * strip + lane;
-  sum_keys(p, is_dv, sums, int64_t(p.keys.tiles) * (16 * d),
-           sequence.k_batch * stride.batch + head * stride.head + (sequence.k_row + row) * stride.row,
-           sequence.seqlen_k - row);
+  uint16_t* const gradient = is_dv ? p.keys.dv : p.keys.dk;
+  const int64_t first_row =
+      sequence.k_batch * stride.batch + head * stride.head + (sequence.k_row + key) * stride.row;
+  const float4* const sums = key_sums(p, is_dv ? KeyGradient::dv : KeyGradient::dk, head * p.order.parts, tile);
+  const int64_t next_part = int64_t(p.keys.tiles) * (64 * fours);
+#pragma unroll 1
+  for (int first = threadIdx.x; first < 64 * fours; first += in_flight * threads) {
+    float4 x[in_flight] = {};
+#pragma unroll 1
+    for (int part = 0; part < p.order.parts; part++)
+#pragma unroll
+      for (int i = 0; i < in_flight; i++) {
+        const float4 more = __ldcs(sums + part * next_part + first + i * threads);
+        x[i] = make_float4(x[i].x + more.x, x[i].y + more.y, x[i].z + more.z, x[i].w + more.w);
+      }
+#pragma unroll
+    for (int i = 0; i < in_flight; i++) {
+      const int row = (first + i * threads) / fours, column = (first + i * threads) % fours * 4;
+      if (row < rows && column < columns)
+        write_four(p.rows, gradient, first_row + row * stride.row + column, x[i], scale);
+    }
+  }
 }
 
 }  // namespace fa3
@@ -84,6 +118,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
   if (!at_once) ptx::griddepcontrol_wait();
   if (rounds) round_share(p);
   else if (other < sinks) add_sink_terms(p, other);
-  else sum_listed_keys(p, other - sinks);
+  else sum_keys(p, other - sinks);
   if (at_once) ptx::griddepcontrol_wait();  // so that this pass does not end before that kernel
 }

@@ -64,20 +64,6 @@ BlockOrder block_order(int64_t batch_heads, int32_t blocks, const Visible& seen,
   return order;
 }
 
-// Tiles of Br rows that the key blocks of a K/V head visit of one query head: all of them, and the longest block.
-struct Visits {
-  int64_t all = 0, longest = 0;
-};
-Visits visits_of(const Visible& seen, int64_t key_blocks, const BackwardRow& row) {
-  Visits visits;
-  for (int32_t block = 0; block < key_blocks; ++block) {
-    const QTiles tiles = tiles_of(seen.rows_of(block * row.Bc, block * row.Bc + row.Bc - 1), row.Br);
-    const int64_t its = std::max(0, tiles.end - tiles.begin);
-    visits.all += its, visits.longest = std::max(visits.longest, its);
-  }
-  return visits;
-}
-
 // So many blocks keep all multiprocessors busy, however unlike they are.
 constexpr int64_t blocks_enough = 8 * section_blocks;
 
@@ -142,6 +128,16 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const H
 
 }  // namespace
 
+Visits visits_of(const Visible& seen, int64_t key_blocks, const BackwardRow& row) {
+  Visits visits;
+  for (int32_t block = 0; block < key_blocks; ++block) {
+    const QTiles tiles = tiles_of(seen.rows_of(block * row.Bc, block * row.Bc + row.Bc - 1), row.Br);
+    const int64_t its = std::max(0, tiles.end - tiles.begin);
+    visits.all += its, visits.longest = std::max(visits.longest, its);
+  }
+  return visits;
+}
+
 // Into how many parts the query tiles that read a K/V head are divided: as many as give the shortest expected time.
 // With few K/V heads there are too few key blocks for all multiprocessors, or the longest of them take too long. Times
 // are in turns, one for each tile of Br rows. A block takes two turns more; if there are several parts, five more, as
@@ -153,45 +149,38 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const H
 // each. (Measured, d 128, beside parts of one or two readers. H100: 256 blocks of 8 readers 1.4 to 1.5 times as long,
 // of 7 1.3, of 4 1.1 to 1.3; 512 blocks of 8 readers 1.1, of 4 as long. H200: 256 blocks of 8 readers 1.2, of 4 as
 // long; there two parts take up to 3% longer than one. Workspaces are the same for all cards.)
-constexpr int64_t most_blocks = 2 * blocks_enough, most_parts = 64;
-constexpr int64_t block_turns = 2, part_turns = 5, pass_turns = 3, several_turns = 8;
+constexpr int64_t most_parts = 64, pass_turns = 3, several_turns = 8;
+static_assert(most_part_blocks == 2 * blocks_enough);
 
 // By how many hundredths turns take longer so.
 int64_t slowed_by_readers(int64_t readers, int64_t blocks) {
   return blocks > section_blocks ? 8 * (readers - 1) * 256 * 256 / (blocks * blocks) : 0;
 }
 
-HeadParts parts_of(const KeyHeads& keys, const BackwardRow& row) {
-  const int64_t heads = keys.heads, readers = keys.readers, key_blocks = keys.key_blocks, tiles = keys.tiles;
+HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64_t key_blocks, int64_t tiles) {
+  const int64_t heads = problem.batch * problem.heads_kv, readers = problem.heads_per_kv();
   HeadParts best{.range_tiles = tiles};
   if (row.has(Trait::as_written) || readers == 0 || key_blocks == 0 || heads * key_blocks >= blocks_enough) return best;
-  const bool uneven = keys.seen.later_rows_see_more();
-  const Visits visits = visits_of(keys.seen, key_blocks, row);
+  const Visible seen = visible_of(problem);
+  const Visits visits = visits_of(seen, key_blocks, row);
   const auto turns = [&](const HeadParts& p) {
     const int64_t own_turns = p.parts > 1 ? part_turns : block_turns, pass = p.parts > 1 ? pass_turns : 0;
     const int64_t blocks = heads * p.parts * key_blocks;
     const int64_t longest_block = std::min(visits.longest, p.range_tiles) * readers * p.ranges / p.parts + own_turns;
-    if (!uneven) return divide_up(blocks, section_blocks) * longest_block + pass;
+    if (!seen.later_rows_see_more()) return divide_up(blocks, section_blocks) * longest_block + pass;
     const int64_t all = divide_up(heads * visits.all * readers + blocks * own_turns, section_blocks);
     return (std::max(longest_block, all) + pass) * (100 + slowed_by_readers(p.readers(readers), blocks)) / 100;
   };
-  const int64_t most = keys.has_ranges ? most_parts : std::min(most_parts, readers);
-  for (int64_t parts = 2; parts <= most && keys.all_blocks * parts <= most_blocks; ++parts) {
+  for (int64_t parts = 2; parts <= most_parts && heads * parts * key_blocks <= most_part_blocks; ++parts) {
     HeadParts p{.parts = parts, .range_tiles = tiles};
     if (parts > readers) p.ranges = parts / readers, p.range_tiles = divide_up(tiles, p.ranges);
     if (parts <= readers ? readers % parts != 0 : parts % readers != 0) continue;
     if ((p.ranges - 1) * p.range_tiles >= tiles) continue;  // one would be empty
-    if (heads * readers * p.ranges * p.range_tiles > max_rows / row.Br) continue;
+    if (problem.batch * problem.heads * p.ranges * p.range_tiles > max_rows / row.Br) continue;
     const int64_t before = turns(best), saved = before - turns(p);
     if (saved * 10 > before || (saved * 20 > before && saved >= several_turns)) best = p;
   }
   return best;
-}
-
-HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64_t key_blocks, int64_t tiles) {
-  const int64_t heads = problem.batch * problem.heads_kv;
-  return parts_of({heads, problem.heads_per_kv(), key_blocks, tiles, heads * key_blocks, visible_of(problem), true},
-                  row);
 }
 
 KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, const HeadParts& parts,

@@ -181,15 +181,14 @@ void finish(const PlannedBackwardParams& params, int columns, int64_t head, int3
 
 // Where the sums of a part are for a key, counted over the list.
 float* key_sums(const PlannedBackwardParams& p, int columns, int gradient, int64_t part, int64_t key) {
-  const int64_t tile = (gradient * p.order.batch_heads + part) * p.keys.tiles + key / tile_rows;
-  return p.keys.sums + tile * tile_rows * columns;
+  const int64_t first = (gradient * p.order.batch_heads + part) * p.keys.tiles * tile_rows;
+  return p.keys.sums + (first + key) * columns;
 }
 void leave_sums(const PlannedBackwardParams& p, int columns, int64_t part, int64_t key, const Numbers& dk,
                 const Numbers& dv) {
   for (int gradient = 0; gradient < 2; ++gradient)
     for (size_t x = 0; x < (gradient ? dv : dk).size(); ++x)
-      key_sums(p, columns, gradient, part, key)[place(int(key % tile_rows), int(x))] =
-          float((gradient ? dv : dk)[x]);
+      key_sums(p, columns, gradient, part, key)[x] = float((gradient ? dv : dk)[x]);
 }
 // Stores dK and dV as the sums over the parts.
 void sum_keys(const PlannedBackwardParams& p, int columns) {
@@ -205,7 +204,7 @@ void sum_keys(const PlannedBackwardParams& p, int columns) {
           for (int32_t x = 0; x < (gradient ? p.keys.head_dim_v : p.keys.head_dim); ++x) {
             double sum = 0;
             for (int64_t part = head * parts; part < (head + 1) * parts; ++part)
-              sum += double(key_sums(p, columns, gradient, part, key)[place(int(key % tile_rows), x)]);
+              sum += double(key_sums(p, columns, gradient, part, key)[x]);
             store(p.rows, gradient ? p.keys.dv : p.keys.dk, to + x, sum * (gradient ? 1. : double(p.softmax_scale)));
           }
         }
