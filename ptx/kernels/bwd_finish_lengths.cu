@@ -4,7 +4,6 @@
 // thread block for each gradient.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/fp32_rows.cuh"
-#include "../tile/bwd/key_sums.cuh"
 #include "../tile/bwd/sums.cuh"
 #include "../tile/bwd/unseen.cuh"
 #include "../tile/shared.cuh"
@@ -74,36 +73,40 @@ FA3_DEVICE void write_four(const BackwardRows& p, uint16_t* gradient, int64_t at
 // dK or dV of the n-th 64 keys, counted over the list, its heads and both gradients, as the sum over the parts, in their
 // order.
 FA3_DEVICE void sum_keys(const PlannedBackwardParams& p, int n) {
-  constexpr int fours = d / 4, in_flight = 8;  // of columns
+  constexpr int in_flight = 4, step = threads / (d / 4);  // rows, of which a thread has four columns each
   const int all = n / p.keys.tiles, tile = n - all * p.keys.tiles;
   const int entry = tile * 64 / p.call.Bc, is_dv = all >= p.keys.heads, head = all - is_dv * p.keys.heads;
   if (entry >= p.counts->blocks) return;
   const PlannedBlock& block = p.blocks[entry];
   const Sequence& sequence = block.sequence;
-  const int key = block.key + tile * 64 - entry * p.call.Bc, rows = sequence.seqlen_k - key;
-  const int columns = is_dv ? p.keys.head_dim_v : p.keys.head_dim;
+  const int key = block.key + tile * 64 - entry * p.call.Bc, rows = min(sequence.seqlen_k - key, 64);
+  const int column = threadIdx.x % (d / 4) * 4;
+  if (column >= (is_dv ? p.keys.head_dim_v : p.keys.head_dim)) return;
   const float scale = is_dv ? 1.f : p.softmax_scale;
-  const RowStrides& stride = is_dv ? p.keys.dv_stride : p.keys.dk_stride;
+  const auto offset = [&](const RowStrides& stride, int head) {
+    return sequence.k_batch * stride.batch + head * stride.head + (sequence.k_row + key) * stride.row + column;
+  };
+  const RowStrides &stride = is_dv ? p.keys.dv_stride : p.keys.dk_stride,
+                   &from = is_dv ? p.unrounded.dv_stride : p.unrounded.dk_stride;
   uint16_t* const gradient = is_dv ? p.keys.dv : p.keys.dk;
-  const int64_t first_row =
-      sequence.k_batch * stride.batch + head * stride.head + (sequence.k_row + key) * stride.row;
-  const float4* const sums = key_sums(p, is_dv ? KeyGradient::dv : KeyGradient::dk, head * p.order.parts, tile);
-  const int64_t next_part = int64_t(p.keys.tiles) * (64 * fours);
+  const int64_t to = offset(stride, head);
+  const float* const sums = (is_dv ? p.unrounded.dv : p.unrounded.dk) + offset(from, head * p.order.parts);
 #pragma unroll 1
-  for (int first = threadIdx.x; first < 64 * fours; first += in_flight * threads) {
+  for (int first = threadIdx.x / (d / 4); first < rows; first += in_flight * step) {
     float4 x[in_flight] = {};
 #pragma unroll 1
     for (int part = 0; part < p.order.parts; part++)
 #pragma unroll
       for (int i = 0; i < in_flight; i++) {
-        const float4 more = __ldcs(sums + part * next_part + first + i * threads);
+        const int row = first + i * step;
+        if (row >= rows) continue;
+        const float4 more = __ldcs(reinterpret_cast<const float4*>(sums + part * from.head + row * from.row));
         x[i] = make_float4(x[i].x + more.x, x[i].y + more.y, x[i].z + more.z, x[i].w + more.w);
       }
 #pragma unroll
     for (int i = 0; i < in_flight; i++) {
-      const int row = (first + i * threads) / fours, column = (first + i * threads) % fours * 4;
-      if (row < rows && column < columns)
-        write_four(p.rows, gradient, first_row + row * stride.row + column, x[i], scale);
+      const int row = first + i * step;
+      if (row < rows) write_four(p.rows, gradient, to + row * stride.row, x[i], scale);
     }
   }
 }

@@ -360,6 +360,7 @@ fa3_status plan_lengths_run(const BackwardProblem& given, int n, const Card& car
   served.call.dq = plan.order.dq;
 
   const int64_t heads = problem.heads, tiles = heads * plan.q_tiles;
+  const int64_t rows_k = all_rows(problem.total_k, problem.k);
   const int64_t slices = std::max<int64_t>(1, zero_blocks / std::max<int64_t>(1, problem.batch));
   served.zero_slices = narrow(slices), served.zero_blocks = narrow(problem.batch * slices);
   // All that are not rounded by thread blocks behind them. Queries as long as keys have a share of Bc rows.
@@ -386,7 +387,7 @@ fa3_status plan_lengths_run(const BackwardProblem& given, int n, const Card& car
     plan.visits = plan.counters + static_cast<size_t>(added + 1) * sizeof(uint32_t);
     plan.counters_end = plan.visits + static_cast<size_t>(visits) * sizeof(uint32_t);
     served.list = place(list_bytes(call));
-    if (parts > 1) plan.key_sums = place(2 * key_blocks * row.Bc * row.d * int64_t{sizeof(float)});
+    if (parts > 1) plan.key_sums = place(2 * problem.heads_kv * rows_k * row.d * int64_t{sizeof(float)});
     if (problem.centered_k) served.key_means = place(key_means * row.d * int64_t{sizeof(float)});
   }
   if (wants_dsinks) served.sink_sums = place(heads * served.sink_sums_each * int64_t{sizeof(float)});

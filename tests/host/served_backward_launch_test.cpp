@@ -456,19 +456,21 @@ TEST_CASE("served backward: K/V heads have parts where they are few", "[launch][
   // The last pass adds up dK and dV of each 64 keys.
   CHECK((g.finish_sharers == 4 && g.finish_blocks == 4 * std::min(g.order.behind, 64 * 4)));
   CHECK(fake.launches[3].grid[0] == unsigned(g.finish_blocks + 2 * 128));
-  // All sums lie in the workspace, behind all else.
-  const auto* const sums = reinterpret_cast<const char*>(g.keys.sums);
+  // All sums lie in the workspace, behind all else: of each part as many rows as k has.
+  const auto* const sums = reinterpret_cast<const char*>(g.unrounded.dk);
   CHECK(sums >= reinterpret_cast<const char*>(g.tiles + g.call.most_tiles));
+  CHECK((g.unrounded.dv == g.unrounded.dk + 4 * 8192 * 128 && g.unrounded.dv_stride.head == 8192 * 128));
   CHECK(sums + size_t{2} * 4 * 8192 * 128 * 4 == static_cast<const char*>(workspace_memory) + workspace_of(one));
+  CHECK((g.unrounded.dk_scale == 1 && g.unrounded.adds == 0));
   // With sinks a thread block for each of them before these.
   B sinks = one;
   add_sinks(sinks);
   CHECK(params(sinks).order.parts == 4);
   CHECK(fake.launches[3].grid[0] == unsigned(g.finish_blocks + 8 + 2 * 128));
   // No parts where blocks are enough, where query heads have a K/V head each, or where keys are one block.
-  CHECK(params(causal_of(std::vector<int32_t>(8, 2048), 32, 8)).keys.sums == nullptr);
-  CHECK(params(causal_of({8192}, 4, 4)).keys.sums == nullptr);
-  CHECK(params(causal_of({128}, 8, 1)).keys.sums == nullptr);
+  CHECK(params(causal_of(std::vector<int32_t>(8, 2048), 32, 8)).order.key_sums == 1);
+  CHECK(params(causal_of({8192}, 4, 4)).order.key_sums == 1);
+  CHECK(params(causal_of({128}, 8, 1)).order.key_sums == 1);
   // A part is of whole heads, however few these are, and divides a group of any size.
   CHECK((params(causal_of({8192}, 2, 1)).order.parts == 2 && params(causal_of({4096}, 28, 4)).order.parts == 7));
   // Many short sequences would take sums of many blocks.
@@ -510,7 +512,7 @@ TEST_CASE("served backward: parts of two kernels, and of float32", "[launch][bac
   REQUIRE(launched(p).size() == 5);
   const PlannedBackwardParams g = fake.launches[2].carried.planned_backward;
   const int parts = g.order.parts;
-  CHECK((parts > 1 && g.readers == 8 / parts && g.keys.tiles == 64 && g.keys.sums != nullptr));
+  CHECK((parts > 1 && g.readers == 8 / parts && g.keys.tiles == 64 && g.unrounded.dk_stride.row == 256));
   CHECK(fake.launches[2].grid[0] == unsigned(g.call.most_blocks * parts));
   CHECK(fake.launches[4].grid[0] == unsigned(2 * 64));
   CHECK((g.query_order.batch_heads == 8 && g.query_order.section_heads == g.order.section_heads * g.readers));
@@ -519,12 +521,16 @@ TEST_CASE("served backward: parts of two kernels, and of float32", "[launch][bac
   REQUIRE(launched(fp32).size() == 4);
   const PlannedBackwardParams& f = fake.launches[2].carried.planned_backward;
   CHECK((f.order.parts == 4 && f.order.done_behind == 0 && f.rows.store == GradientStore::fp32));
-  // One part has no sums, and is stored as it is.
+  // One part has no sums, and is stored as it is, or added.
   B whole = causal_of({8192}, 4, 4);
   whole.dq.dtype = whole.dk.dtype = whole.dv.dtype = FA3_DTYPE_FP32;
   REQUIRE(launched(whole).size() == 4);
   const PlannedBackwardParams& w = fake.launches[2].carried.planned_backward;
-  CHECK((w.order.parts == 1 && w.order.key_sums > 1 && w.keys.sums == nullptr));
+  CHECK((w.order.parts == 1 && w.order.key_sums > 1 && w.unrounded.dk == whole.dk.data && w.unrounded.adds == 0));
+  CHECK((w.unrounded.dv == whole.dv.data && w.unrounded.dk_scale == w.softmax_scale));
+  whole.flags = FA3_FLAG_ACCUMULATE;
+  REQUIRE(launched(whole).size() == 4);
+  CHECK(fake.launches[2].carried.planned_backward.unrounded.adds == 1);
 }
 
 TEST_CASE("served backward: nothing to compute leaves zeros to be written", "[launch][backward]") {

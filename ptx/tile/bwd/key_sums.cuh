@@ -1,6 +1,6 @@
 // dK and dV where a K/V head has several parts (backward_work.h), or where they are float32: what each part adds
 // waits in the workspace, and a pass adds it up. Sums lie there by gradient, dK before dV, then by part, then by 64
-// keys, and of those as sums of dQ do (rows.cuh); with packed lengths by 64 keys of the list, and of those row by row.
+// keys, and of those as sums of dQ do (rows.cuh).
 #pragma once
 #include "../../backward_params.h"
 #include "rows.cuh"
