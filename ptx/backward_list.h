@@ -14,7 +14,8 @@
 
 namespace fa3 {
 
-// A key block of a sequence, for all heads of K and V, in a line of 64 bytes.
+// A key block of a sequence, for all heads of K and V, in a line of 64 bytes. Where heads of K and V are counted below,
+// each is counted once for each of its parts (backward_work.h).
 struct alignas(16) PlannedBlock {
   Sequence sequence;   // of which only what is seen is left
   int32_t key;         // the first

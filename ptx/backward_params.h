@@ -89,6 +89,15 @@ struct BackwardSinks {
   int32_t each;  // so many
 };
 
+// Where thread blocks leave dK and dV in float32: in the gradients; or, if heads of K and V have several parts, each
+// part's in the workspace, as if parts were heads, of the kernel's columns and neither scaled nor rounded.
+struct UnroundedKeys {
+  float *dk, *dv;
+  RowStrides dk_stride, dv_stride;
+  float dk_scale;
+  int32_t adds;  // to what is there
+};
+
 // The maps of a backward call: those for loads come first.
 enum class BackwardMap : int32_t { q, dout, k, v, dq, dk, dv };
 inline constexpr int32_t backward_maps = 7, backward_load_maps = 4;
@@ -97,9 +106,10 @@ constexpr bool of_queries(BackwardMap map) {
 }
 
 // The same for sequences with lengths of their own (Trait::own_lengths), whose key blocks the device lists
-// (backward_list.h). Of `visible` nothing is taken; of `order` heads, section_heads, section (the same number), dq,
-// adders, behind (in blocks, of all that are listed), done_behind (0: a pass rounds all) and counters. `added` counts
-// for each head of K and V of each entry that is a sequence's first. LSE, D, sums and visits lie by query head, and of
+// (backward_list.h). Of `visible` nothing is taken; of `order` heads, batch_heads (the same number), parts, key_sums,
+// section_heads, section (the same number), dq, adders, behind (in blocks, of all that are listed), done_behind (0: a
+// pass rounds all) and counters. `added` counts for each part of a head of K and V of each entry that is a sequence's
+// first. Of `keys` sums is null, and tiles counts those of the list. LSE, D, sums and visits lie by query head, and of
 // each by tiles of Br rows as the list numbers them: rows.tiles counts them, in tiles of backward_tile_rows. All maps
 // are clipped (clipped.h).
 struct PlannedBackwardParams : BackwardParams {
@@ -114,6 +124,7 @@ struct PlannedBackwardParams : BackwardParams {
   Divisor finish_sharers;          // so many thread blocks of the last pass round the share of a key block
   int32_t finish_blocks;           // of all these
   BackwardSinks sinks;
+  UnroundedKeys unrounded;         // if order.key_sums > 1
 
   // Where the sequence ends, as the map counts.
   constexpr int32_t end_of(BackwardMap map, const Sequence& s) const {

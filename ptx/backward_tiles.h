@@ -18,6 +18,7 @@ template <int Br, int Bc, int listed_rows = Br>
 struct KeyBlockWork {
   static constexpr int tiles_per_visit = Br / backward_tile_rows;
   int batch, head_kv, batch_head, block, key;  // batch_head: of the part; key: the first
+  int part;             // of all parts of the batch entry's heads of K and V
   int first_head;       // query head
   int range;            // of the query head's tiles, if a part is such a range
   int begin, part_end;  // [begin, part_end): the part's query tiles of each head
@@ -34,24 +35,24 @@ struct KeyBlockWork {
     block = order.dq == DqOrder::from_diagonal ? order.blocks - 1 - here.block : here.block;
     batch_head = here.batch_head;
     batch = batch_head / order.heads;
-    const int head = batch_head - batch * order.heads;
-    head_kv = head / order.parts;
-    const int readers = head / order.ranges;
+    part = batch_head - batch * order.heads;
+    head_kv = part / order.parts;
+    const int readers = part / order.ranges;
     first_head = readers * p.readers;
-    range = head - readers * order.ranges;
+    range = part - readers * order.ranges;
     key = block * Bc;
   }
 
-  // Of sequences with lengths of their own, with its tiles. There are no parts; part_end only says how far the tiles of
-  // one head are from those of the next. batch: the entry of the list; batch_head: which number counts what is added,
-  // of this entry and head or of the entry of the sequence's block 0.
+  // Of sequences with lengths of their own, with its tiles. Parts are of whole query heads; part_end only says how far
+  // the tiles of one head are from those of the next. batch: the entry of the list; batch_head: which number counts
+  // what is added, of this entry and part or of the entry of the sequence's block 0.
   constexpr KeyBlockWork(const PlannedBackwardParams& p, int number) : range(0), begin(0) {
     const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
-    batch = listed.entry, head_kv = listed.head;
+    batch = listed.entry, part = listed.head, head_kv = part / p.order.parts;
     const PlannedBlock& its = p.blocks[batch];
     key = its.key, block = its.block;
     const int counted = counts_blocks(p.call.window) ? batch : first_block_entry(p.order.dq, batch, block);
-    batch_head = counted * p.order.heads + head_kv;
+    batch_head = counted * p.order.heads + part;
     first = its.first, end = its.end, start = its.start;
     constexpr int visits = listed_rows / Br;  // to a tile of the list
     if constexpr (visits > 1) {
@@ -60,7 +61,7 @@ struct KeyBlockWork {
       first = seeing.begin, end = seeing.end;
       start = start * visits < first ? first : start * visits;
     }
-    first_head = head_kv * p.readers;
+    first_head = part * p.readers;
     part_end = int32_t(p.rows.tiles) / tiles_per_visit;
     all = (end - first) * p.readers;
     first_number = first_head * part_end + its.first_tile * visits;

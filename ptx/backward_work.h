@@ -86,8 +86,8 @@ struct KeyOrder : BlockOrder {
   DqOrder dq;
   int32_t adders;         // threads of a thread block that add dQ, in turns: 1, or 2 where no warp prepares rows
   Spread spread;          // of DqOrder::downwards
-  int32_t key_sums;       // 1: thread blocks store dK and dV. More: they leave sums for a pass (key_sums.cuh), as there
-                          // are several parts, or for float32
+  int32_t key_sums;       // 1: thread blocks store dK and dV rounded. More: they leave sums for a pass (key_sums.cuh),
+                          // as there are several parts, or for float32 (unrounded_keys.cuh)
   uint32_t* added;        // of each head: how many threads have added the last dQ of a key block
   uint32_t* prepared;     // of each head: of how many key blocks the share's rows are prepared
   uint32_t* claimed;      // how many key blocks have been taken beyond those that the launch gives

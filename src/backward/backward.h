@@ -75,7 +75,7 @@ struct BackwardLaunch {
   int row;
   int32_t work;  // tiles of queries, or blocks of keys or queries
 };
-// What a served problem has beside that (lengths.h). Of `order` it has heads, section_heads, section, dq and adders.
+// What a served problem has beside that (lengths.h). Of `order` it has what PlannedBackwardParams takes.
 struct ServedRun {
   PlanBackwardParams call;
   size_t list, sink_sums;  // in the workspace
@@ -93,7 +93,8 @@ struct BackwardRun {
   KeyOrder order;      // its counters are in the workspace
   BlockOrder query_order;  // of the kernel that computes dQ only
   // What stands where in the workspace, in bytes from its start; dq_sums and visits if that kernel sums dQ up, counters
-  // if it computes all gradients, key_sums if order.key_sums > 1. The last counters are the visits.
+  // if it computes all gradients, key_sums if order.key_sums > 1, of a served problem if there are several parts. The
+  // last counters are the visits.
   bool sums_dq;
   size_t lse, delta, key_sums, dq_sums, counters, visits, counters_end, workspace_bytes;
   ServedRun served;  // of a served problem

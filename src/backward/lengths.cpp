@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "backward/order.h"
 #include "error.h"
 #include "integers.h"
 
@@ -108,6 +109,9 @@ int64_t average_rows(const BackwardProblem& problem) {
 int64_t sequences_of(const BackwardProblem& problem) {
   return divide_up(all_rows(problem.total_k, problem.k), std::max<int64_t>(1, most_keys(problem)));
 }
+int64_t longest_rows(const BackwardProblem& problem) {
+  return problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
+}
 int64_t blocks_of_longest(const BackwardProblem& problem, const BackwardRow& row) {
   return divide_up(std::max<int64_t>(1, most_keys(problem)), row.Bc);
 }
@@ -136,9 +140,6 @@ constexpr int64_t blocks_enough = 1056;
 // documents of 16384 tokens, window of 500, 1.16 and 1.09.)
 constexpr int64_t most_grouped = 8192, most_from_diagonal = 4096;
 
-int64_t longest_rows(const BackwardProblem& problem) {
-  return problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
-}
 int64_t window_width(const BackwardProblem& problem) {
   return int64_t{problem.window.left} + problem.window.right;
 }
@@ -207,6 +208,60 @@ int32_t downward_section_heads(const BackwardProblem& problem, const BackwardRow
   return narrow(heads);
 }
 
+// To the order of key blocks, a part of a head of K and V is what another head is.
+BackwardProblem in_parts(const BackwardProblem& problem, int64_t parts) {
+  BackwardProblem each = problem;
+  each.heads_kv *= parts;
+  return each;
+}
+
+// How many parts each head of K and V has: as many as give the shortest expected time, in turns (parts_of in
+// order.cpp), of as many sequences of the longest length as there are keys for; of the work of these as much as there
+// would be if lengths were the mean of the longest and the average one.
+//
+// Thread blocks take a section's key blocks sequence by sequence, so the last ones' first blocks, the longest under a
+// causal mask, may begin late, and end half of their time behind all others. Not so if nearly all blocks are taken at
+// once; nor if the blocks of a sequence are whole waves of the machine, and these are even in number, as the longest
+// blocks of a wave then begin where the shortest of the one before end. (Measured, H200, d 128, causal, 8 heads over 1,
+// us, and expected, with 1, 2, 4 and 8 parts: 1 x 8192 1889, 992, 559 and 587, 2114, 1082, 554 and 575; 4 x 8192 3233,
+// 2228, 2267 and 2299, 3142, 2132, 2173 and 2254.)
+constexpr int64_t sum_turns = 8;  // of the pass that adds parts up
+int64_t listed_parts(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call) {
+  const int64_t readers = problem.heads_per_kv(), sequences = sequences_of(problem);
+  if (row.has(Trait::one_key_block) || !problem.has_queries() || !problem.has_keys()) return 1;
+  if (readers == 1 || blocks_of(problem, row) >= blocks_enough) return 1;
+  const int64_t rows_k = all_rows(problem.total_k, problem.k);
+  Lengths longest{};
+  longest.max_q = narrow(std::min(longest_rows(problem), all_rows(problem.total_q, problem.q)));
+  longest.max_k = narrow(std::min(most_keys(problem), rows_k));
+  const Sequence s = seen_part(sequence_at(longest, 0, 0, problem.window, 0));
+  const Visible seen = visible_of(s, s.left != no_bound, s.right != no_bound, {0});
+  const int64_t key_blocks = divide_up(s.seqlen_k, row.Bc), heads = sequences * problem.heads_kv;
+  const Visits visits = visits_of(seen, key_blocks, row);
+  const int64_t mean = std::min<int64_t>(rows_k / problem.batch, longest.max_k);
+  const bool uneven = seen.later_rows_see_more(), alike = mean == longest.max_k;
+  const int64_t all_visits = seen.bounded_left ? visits.all : visits.all * (mean + longest.max_k) / (2 * longest.max_k);
+
+  const auto turns = [&](int64_t parts) {
+    const int64_t own_turns = parts > 1 ? part_turns : block_turns, pass = parts > 1 ? sum_turns : 0;
+    const int64_t blocks = heads * parts * key_blocks, longest_block = visits.longest * readers / parts + own_turns;
+    if (alike && !uneven) return divide_up(blocks, typical_multiprocessors) * longest_block + pass;
+    const int64_t all = (heads * all_visits * readers + blocks * own_turns) / typical_multiprocessors;
+    const int64_t together = key_blocks * downward_section_heads(in_parts(problem, parts), row);
+    constexpr int64_t wave = typical_multiprocessors, about = wave / 8;
+    const int64_t waves = (together + about) / wave;
+    const bool are_even = waves > 0 && together - waves * wave <= about && blocks / together * waves % 2 == 0;
+    const bool is_late = !alike || (blocks - together > wave && !are_even);
+    return std::max(longest_block, all + (is_late ? longest_block / 2 : 0)) + pass;
+  };
+  int64_t best = 1;
+  for (int64_t parts = 2; parts <= readers; ++parts) {
+    if (readers % parts != 0 || call.most_blocks * problem.heads_kv * parts > most_part_blocks) continue;
+    if (turns(parts) * 10 < turns(best) * 9) best = parts;
+  }
+  return best;
+}
+
 // Whether blocks that go downwards begin apart, and how far apart: as spread_of in order.cpp says.
 constexpr int64_t most_second = 1056;  // tiles: 35 MB
 Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call) {
@@ -229,8 +284,9 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const P
           narrow(second)};
 }
 
+// Of a problem whose heads of K and V are their parts, so many of each.
 KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const Card& card,
-                  const PlanBackwardParams& call, int64_t head_tiles) {
+                  const PlanBackwardParams& call, int64_t parts, int64_t head_tiles) {
   KeyOrder order{};
   const bool large_sections = has_fast_memory(card) && suits_fast_memory(problem, row);
   order.dq = dq_order_of(problem, row, large_sections);
@@ -241,7 +297,9 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
                               : section_heads_of(problem, row, typical_multiprocessors);
   order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   order.section_heads = section, order.section = Divisor::of(section);
-  order.parts = order.ranges = order.share = Divisor::of(1);
+  order.batch_heads = order.heads;
+  order.parts = Divisor::of(narrow(parts)), order.ranges = order.share = Divisor::of(1);
+  order.key_sums = problem.store == GradientStore::rounded ? int32_t{order.parts} : std::max(2, int32_t{order.parts});
   order.head_tiles = narrow(head_tiles);
   order.adders = 2;
   // A key block's share is rounded so many blocks later: when all that add to it have been taken, which are those
@@ -253,8 +311,10 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
   const int64_t after_it = by_block ? 0 : divide_up(most_keys(problem), row.Bc) * section;
   const int64_t halves = by_block ? 3 : later_see_more(problem) ? 4 : 2, more = typical_multiprocessors * halves / 2;
   order.behind = narrow(std::min<int64_t>(after_it + more, most_blocks));
-  // Only the last pass adds second sums to the first, and stores float32.
-  const bool only_behind = order.spread.second > 0 || problem.store != GradientStore::rounded;
+  // Only the last pass adds second sums to the first, and stores float32; and thread blocks of rows with softcap that
+  // leave sums of dK and dV have no registers to round dQ.
+  const bool only_behind = order.spread.second > 0 || problem.store != GradientStore::rounded ||
+                           (parts > 1 && row.has(Trait::softcap));
   order.done_behind = sums_dq(row) && !only_behind;
   if (only_behind) order.behind = narrow(most_blocks);
   return order;
@@ -273,30 +333,34 @@ BlockOrder query_order_of(const BackwardProblem& problem, const PlanBackwardPara
 }  // namespace
 
 bool depends_on_card(const BackwardProblem& problem, const BackwardRow& row) {
-  return problem.has_queries() && problem.has_keys() && suits_fast_memory(problem, row);
+  PlanBackwardParams call;
+  return problem.has_queries() && problem.has_keys() && plan_params(problem, row, call) &&
+         suits_fast_memory(in_parts(problem, listed_parts(problem, row, call)), row);
 }
 
-fa3_status plan_lengths_run(const BackwardProblem& problem, int n, const Card& card, BackwardRun& plan) {
+fa3_status plan_lengths_run(const BackwardProblem& given, int n, const Card& card, BackwardRun& plan) {
   const BackwardRow& row = backward_row(n);
   plan = {};
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   plan.row = n;
   plan.sums_dq = sums_dq(row);
   ServedRun& served = plan.served;
-  const int64_t key_means = problem.batch * problem.heads_kv;
-  if (!plan_params(problem, row, served.call) || (problem.centered_k && key_means > most_blocks))
-    return too_many(problem);
+  const int64_t key_means = given.batch * given.heads_kv;
+  if (!plan_params(given, row, served.call) || (given.centered_k && key_means > most_blocks)) return too_many(given);
   const PlanBackwardParams& call = served.call;
+  const int64_t parts = listed_parts(given, row, call);
+  const BackwardProblem problem = in_parts(given, parts);
   const int32_t tiles_per_visit = row.listed_rows() / backward_tile_rows;
   const bool has_pairs = problem.has_queries() && problem.has_keys();
   const bool wants_dsinks = !problem.dsinks.empty();
   plan.q_tiles = has_pairs ? call.most_tiles * tiles_per_visit : 0;
   plan.key_blocks = call.most_blocks;
-  plan.order = order_of(problem, row, card, call, int64_t{plan.q_tiles} * problem.heads_per_kv());
+  plan.order = order_of(problem, row, card, call, parts, int64_t{plan.q_tiles} * problem.heads_per_kv());
   served.call.section_heads = plan.order.section_heads;
   served.call.dq = plan.order.dq;
 
   const int64_t heads = problem.heads, tiles = heads * plan.q_tiles;
+  const int64_t rows_k = all_rows(problem.total_k, problem.k);
   const int64_t slices = std::max<int64_t>(1, zero_blocks / std::max<int64_t>(1, problem.batch));
   served.zero_slices = narrow(slices), served.zero_blocks = narrow(problem.batch * slices);
   // All that are not rounded by thread blocks behind them. Queries as long as keys have a share of Bc rows.
@@ -323,6 +387,7 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, const Card& c
     plan.visits = plan.counters + static_cast<size_t>(added + 1) * sizeof(uint32_t);
     plan.counters_end = plan.visits + static_cast<size_t>(visits) * sizeof(uint32_t);
     served.list = place(list_bytes(call));
+    if (parts > 1) plan.key_sums = place(2 * problem.heads_kv * rows_k * row.d * int64_t{sizeof(float)});
     if (problem.centered_k) served.key_means = place(key_means * row.d * int64_t{sizeof(float)});
   }
   if (wants_dsinks) served.sink_sums = place(heads * served.sink_sums_each * int64_t{sizeof(float)});
@@ -340,8 +405,9 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, const Card& c
     plan.query_order = query_order_of(problem, call);
     add(BackwardStep::queries, queries_row_of(row, problem.centered_k), heads * call.most_tiles);
   }
+  const int64_t summed = parts > 1 ? 2 * key_blocks / parts * (row.Bc / 64) : 0;  // of 64 keys each
   add(BackwardStep::finish, pass_of(Pass::bwd_finish_lengths, row.d),
-      served.finish_blocks + (wants_dsinks ? heads : 0));
+      served.finish_blocks + (wants_dsinks ? heads : 0) + summed);
   return FA3_OK;
 }
 

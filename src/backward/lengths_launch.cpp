@@ -73,15 +73,28 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, ch
   return rows;
 }
 
-BackwardKeys keys_of(const BackwardProblem& problem) {
+BackwardKeys keys_of(const BackwardProblem& problem, const BackwardRun& plan) {
   const View &dk = problem.dk, &dv = problem.dv;
   BackwardKeys keys{};
   keys.dk = static_cast<uint16_t*>(dk.data), keys.dv = static_cast<uint16_t*>(dv.data);
   keys.dk_stride = strides_of(dk), keys.dv_stride = strides_of(dv);
   keys.head_dim = narrow(problem.head_dim), keys.head_dim_v = narrow(problem.head_dim_v);
-  keys.tiles = Divisor::of(1);
+  keys.tiles = Divisor::of(std::max(1, plan.key_blocks * (backward_row(plan.row).Bc / 64)));
   keys.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   return keys;
+}
+
+UnroundedKeys unrounded_keys(const BackwardProblem& problem, const BackwardRun& plan, char* workspace) {
+  if (plan.order.parts == 1)
+    return {static_cast<float*>(problem.dk.data), static_cast<float*>(problem.dv.data), strides_of(problem.dk),
+            strides_of(problem.dv), static_cast<float>(problem.softmax_scale),
+            problem.store == GradientStore::added_fp32};
+  // As a packed tensor, heads first.
+  const int64_t d = backward_row(plan.row).d, entry_rows = problem.k.dim[1];
+  const int64_t rows = problem.total_k < 0 ? problem.k.dim[0] * entry_rows : problem.total_k;
+  const RowStrides stride{entry_rows * d, rows * d, d};
+  float* const dk = reinterpret_cast<float*>(workspace + plan.key_sums);
+  return {dk, dk + plan.order.heads * stride.head, stride, stride, 1, 0};
 }
 
 CenteredBackwardParams centered(const PlannedBackwardParams& params, const BackwardProblem& problem,
@@ -111,7 +124,8 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
                   problem.sinks.stride[0], problem.dsinks.stride[0],
                   reinterpret_cast<float*>(workspace + served.sink_sums), served.sink_sums_each};
   params.rows = rows_of(problem, plan, workspace);
-  params.keys = keys_of(problem);
+  params.keys = keys_of(problem, plan);
+  params.unrounded = unrounded_keys(problem, plan, workspace);
   params.order = plan.order;
   if (plan.counters_end > 0) {
     params.order.added = reinterpret_cast<uint32_t*>(workspace + plan.counters);
@@ -127,7 +141,8 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
     if (params.tanh.wide[wide_terms] < FLT_MIN) params.transforms.softcap.highest[1] = -FLT_MAX;
     params.transforms.alibi.inverse_scale = static_cast<float>(log2_e / static_cast<double>(params.tanh.cap_log2));
   }
-  params.heads_per_kv = params.readers = narrow(problem.heads_per_kv());
+  params.heads_per_kv = narrow(problem.heads_per_kv());
+  params.readers = params.heads_per_kv / plan.order.parts;
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * log2_e);
   return problem.has_queries() && problem.has_keys() ? encode_maps(driver, problem, plan, params) : FA3_OK;

@@ -64,21 +64,6 @@ BlockOrder block_order(int64_t batch_heads, int32_t blocks, const Visible& seen,
   return order;
 }
 
-// Tiles of Br rows that the key blocks of a K/V head visit of one query head: all of them, and the longest block.
-struct Visits {
-  int64_t all = 0, longest = 0;
-};
-Visits visits_of(const BackwardProblem& problem, int64_t key_blocks, const BackwardRow& row) {
-  const Visible seen = visible_of(problem);
-  Visits visits;
-  for (int32_t block = 0; block < key_blocks; ++block) {
-    const QTiles tiles = tiles_of(seen.rows_of(block * row.Bc, block * row.Bc + row.Bc - 1), row.Br);
-    const int64_t its = std::max(0, tiles.end - tiles.begin);
-    visits.all += its, visits.longest = std::max(visits.longest, its);
-  }
-  return visits;
-}
-
 // So many blocks keep all multiprocessors busy, however unlike they are.
 constexpr int64_t blocks_enough = 8 * section_blocks;
 
@@ -133,7 +118,7 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const H
   if (order.dq != DqOrder::downwards || all_blocks >= blocks_enough) return none;
   if (uneven && all_blocks <= section_blocks) return none;
   const int64_t together = std::min(order.blocks, section_blocks / order.section_heads);
-  const int64_t turns = problem.batch * problem.heads * visits_of(problem, key_blocks, row).all;
+  const int64_t turns = problem.batch * problem.heads * visits_of(visible_of(problem), key_blocks, row).all;
   if (turns == 0 || together * 8 * section_blocks < turns) return none;
   const int64_t apart = uneven ? 2 * row.Bc / row.Br
                                : parts.range_tiles / (order.blocks * parts.readers(problem.heads_per_kv()));
@@ -142,6 +127,16 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const H
 }
 
 }  // namespace
+
+Visits visits_of(const Visible& seen, int64_t key_blocks, const BackwardRow& row) {
+  Visits visits;
+  for (int32_t block = 0; block < key_blocks; ++block) {
+    const QTiles tiles = tiles_of(seen.rows_of(block * row.Bc, block * row.Bc + row.Bc - 1), row.Br);
+    const int64_t its = std::max(0, tiles.end - tiles.begin);
+    visits.all += its, visits.longest = std::max(visits.longest, its);
+  }
+  return visits;
+}
 
 // Into how many parts the query tiles that read a K/V head are divided: as many as give the shortest expected time.
 // With few K/V heads there are too few key blocks for all multiprocessors, or the longest of them take too long. Times
@@ -154,8 +149,8 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const H
 // each. (Measured, d 128, beside parts of one or two readers. H100: 256 blocks of 8 readers 1.4 to 1.5 times as long,
 // of 7 1.3, of 4 1.1 to 1.3; 512 blocks of 8 readers 1.1, of 4 as long. H200: 256 blocks of 8 readers 1.2, of 4 as
 // long; there two parts take up to 3% longer than one. Workspaces are the same for all cards.)
-constexpr int64_t most_blocks = 2 * blocks_enough, most_parts = 64;
-constexpr int64_t block_turns = 2, part_turns = 5, pass_turns = 3, several_turns = 8;
+constexpr int64_t most_parts = 64, pass_turns = 3, several_turns = 8;
+static_assert(most_part_blocks == 2 * blocks_enough);
 
 // By how many hundredths turns take longer so.
 int64_t slowed_by_readers(int64_t readers, int64_t blocks) {
@@ -167,7 +162,7 @@ HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64
   HeadParts best{.range_tiles = tiles};
   if (row.has(Trait::as_written) || readers == 0 || key_blocks == 0 || heads * key_blocks >= blocks_enough) return best;
   const Visible seen = visible_of(problem);
-  const Visits visits = visits_of(problem, key_blocks, row);
+  const Visits visits = visits_of(seen, key_blocks, row);
   const auto turns = [&](const HeadParts& p) {
     const int64_t own_turns = p.parts > 1 ? part_turns : block_turns, pass = p.parts > 1 ? pass_turns : 0;
     const int64_t blocks = heads * p.parts * key_blocks;
@@ -176,7 +171,7 @@ HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64
     const int64_t all = divide_up(heads * visits.all * readers + blocks * own_turns, section_blocks);
     return (std::max(longest_block, all) + pass) * (100 + slowed_by_readers(p.readers(readers), blocks)) / 100;
   };
-  for (int64_t parts = 2; parts <= most_parts && heads * parts * key_blocks <= most_blocks; ++parts) {
+  for (int64_t parts = 2; parts <= most_parts && heads * parts * key_blocks <= most_part_blocks; ++parts) {
     HeadParts p{.parts = parts, .range_tiles = tiles};
     if (parts > readers) p.ranges = parts / readers, p.range_tiles = divide_up(tiles, p.ranges);
     if (parts <= readers ? readers % parts != 0 : parts % readers != 0) continue;

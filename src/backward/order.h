@@ -52,6 +52,16 @@ struct HeadParts {
   // Query heads that a part reads.
   int64_t readers(int64_t heads_per_kv) const { return heads_per_kv * ranges / parts; }
 };
+// Tiles of Br rows that the key blocks of a K/V head visit of one query head: all of them, and the longest block.
+struct Visits {
+  int64_t all = 0, longest = 0;
+};
+Visits visits_of(const Visible& seen, int64_t key_blocks, const BackwardRow& row);
+
+// What a key block takes beside these, in turns: if its head has one part, and if it has several. Several must not give
+// more than so many key blocks in all, as their sums take memory.
+inline constexpr int64_t block_turns = 2, part_turns = 5, most_part_blocks = 2112;
+
 // tiles: those of a query head, of Br rows; key_blocks: those of a K/V head.
 HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64_t key_blocks, int64_t tiles);
 

@@ -5,7 +5,7 @@
 //   finish     a pass: rounds the last dQ, unless all keys are one block; and adds up dK and dV where K/V heads have
 //              several parts
 // Where gradients are float32 that pass stores all of them, and adds them to what is there if that is asked for; but dQ
-// that a kernel of its own computes, and dK and dV of packed lengths (lengths.cpp), the kernels store.
+// that a kernel of its own computes, and dK and dV of packed lengths in one part (lengths.cpp), the kernels store.
 // At head dimensions for which no kernel computes all gradients, `prepare` is for all rows, `gradients` computes dK and
 // dV, then `queries` computes dQ, and a pass, `sum_keys`, adds up dK and dV.
 // Of e4m3 a pass makes copies of 16 bits before all of them (widen.cpp), and the rest is as with 16 bits.

@@ -172,6 +172,35 @@ TEST_CASE("served backward: centered k of keys with means", "[served][backward]"
         }
 }
 
+// Few heads of K and V: they have parts, up to one for each query head.
+TEST_CASE("served backward: parts of heads of K and V", "[served][backward]") {
+  gpu();
+  const std::string_view kinds[] = {"plain", "softcap", "alibi", "softcap and alibi", "centered k", "sinks"};
+  constexpr std::array<int64_t, 2> groups[] = {{8, 1}, {10, 2}, {7, 1}};
+  constexpr std::array<int64_t, 2> columns[] = {{64, 64}, {128, 128}, {256, 256}, {40, 56}};
+  int n = 0;
+  for (const auto& [head_dim, head_dim_v] : columns)
+    for (const std::string_view kind : kinds)
+      for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW, FA3_MASK_CHUNK}) {
+        ServedProblem p;
+        p.dtype = n % 4 == 3 ? FA3_DTYPE_FP16 : FA3_DTYPE_BF16, p.mask = mask, p.packed_q = p.packed_k = true;
+        p.head_dim = head_dim, p.head_dim_v = head_dim_v, p.heads = groups[n % 3][0], p.heads_kv = groups[n % 3][1];
+        p.seed = seed_for(9500 + n), p.guard = 64;
+        if (mask >= FA3_MASK_WINDOW) p.window_left = 135;
+        p.softcap = kind.starts_with("softcap") ? 3.f : 0.f, p.has_sinks = kind == "sinks";
+        p.has_slopes = kind.ends_with("alibi"), p.centered_k = kind == "centered k";
+        if (p.has_slopes && mask == FA3_MASK_CHUNK) continue;  // not together
+        make_room(p, {{130, 200}, {1, 129}, {0, 70}, {70, 0}, {65, 140}}, 1);
+        p.poisoned.assign(size_t(p.batch), false);
+        const Wishes wishes{false, p.has_sinks, n % 5 < 2, n % 7 < 3, n % 7 < 1};
+        ServedGradients g = case_of(p, wishes);
+        INFO(text_of(p, wishes));
+        INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+        CHECK(run(g, wishes.deterministic) == "");
+        ++n;
+      }
+}
+
 // Whatever stands in device memory, nothing outside of the tensors is touched.
 TEST_CASE("served backward: wrong numbers reach nothing outside of the tensors", "[served][backward]") {
   gpu();

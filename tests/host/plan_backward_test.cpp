@@ -160,20 +160,27 @@ void check(const Planned& made) {
 }
 
 // The same of a list, taken as listed_block says; visits of the second sums count as those of the first ones. behind:
-// so many blocks later shares are rounded; 0: by no thread block.
+// so many blocks later shares are rounded; 0: by no thread block. parts: of each head of K and V, `readers` query heads
+// each.
 template <int Br>
-int64_t turns_of(const Planned& made, int heads, int readers, size_t thread_blocks, std::vector<int>& visits,
-                 int behind = 0) {
+int64_t turns_of(const Planned& made, int heads_kv, int readers, size_t thread_blocks, std::vector<int>& visits,
+                 int behind = 0, int parts = 1) {
+  const int heads = heads_kv * parts;
   PlannedBackwardParams p{};
   p.call = made.p, p.counts = made.list.counts, p.blocks = made.list.blocks, p.tiles = made.list.tiles;
   p.order.behind = behind;
   const int32_t tiles = made.p.most_tiles * heads * readers;
   p.order.dq = made.p.dq, p.order.spread = {made.spread_shift, tiles};
   p.order.heads = Divisor::of(heads), p.order.section = Divisor::of(made.p.section_heads);
+  p.order.parts = Divisor::of(parts);
   p.readers = readers;
   p.rows.tiles = Divisor::of(made.p.most_tiles * (Br / backward_tile_rows));
   visits.assign(size_t(2 * tiles), 0);
-  const auto take = [&](int number) { return KeyBlockWork<Br, 128>(p, number); };
+  const auto take = [&](int number) {
+    const KeyBlockWork<Br, 128> work(p, number);
+    CHECK((work.head_kv == work.first_head / (readers * parts) && work.part == work.first_head / readers));
+    return work;
+  };
   const auto seen_of = [&](const auto& block) {
     return visible_of(made.list.blocks[block.batch].sequence, true, true, {0});
   };
@@ -215,8 +222,12 @@ TEST_CASE("key blocks of packed lengths visit their tiles once, and in a fixed o
         made.spread_shift = goes_down(dq) && random() % 2 ? int32_t(random() % 4) : 31;
         made.plan(64, window, chunk);
         std::vector<int> visits;
-        CHECK(turns_of<64>(made, 2, 1 + n % 3, thread_blocks, visits) >= 0);
+        const int readers = 1 + n % 3;
+        CHECK(turns_of<64>(made, 2, readers, thread_blocks, visits) >= 0);
         if (expected.empty()) expected = visits;
+        CHECK(visits == expected);
+        // Each query head a part: the same tiles, as often.
+        CHECK(turns_of<64>(made, 2, 1, thread_blocks, visits, 0, readers) >= 0);
         CHECK(visits == expected);
       }
   }
@@ -232,7 +243,7 @@ TEST_CASE("key blocks go down to their tiles alike, whether their order is fixed
     made.plan(64, {-1, 0, true}, 0);
     PlannedBackwardParams p{};
     p.counts = made.list.counts, p.blocks = made.list.blocks, p.order.dq = dq, p.readers = 3;
-    p.order.heads = p.order.section = Divisor::of(1), p.rows.tiles = Divisor::of(made.p.most_tiles);
+    p.order.heads = p.order.section = p.order.parts = Divisor::of(1), p.rows.tiles = Divisor::of(made.p.most_tiles);
     std::vector<int> numbers;
     for (int n = 0; n < made.list.counts->blocks; ++n) {
       const KeyBlockWork<64, 128> block(p, n);
@@ -313,7 +324,7 @@ TEST_CASE("blocks that begin apart wait little for one another", "[lengths][back
 // Where one kernel computes dK and dV and another dQ, the list has the tiles of the second one.
 TEST_CASE("a kernel of smaller tiles than the list's visits those that see its keys", "[lengths][backward]") {
   std::mt19937_64 random(4);
-  constexpr int Br = 64, Bc = 64, listed = 128, heads = 2, readers = 3;
+  constexpr int Br = 64, Bc = 64, listed = 128, heads = 2, of_each = 6;
   for (int n = 0; n < 200; ++n) {
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
     Planned made = right_lengths(random, 1 + random() % 8);
@@ -322,9 +333,11 @@ TEST_CASE("a kernel of smaller tiles than the list's visits those that see its k
     check<listed, Bc>(made);
     PlannedBackwardParams p{};
     p.counts = made.list.counts, p.blocks = made.list.blocks;
-    p.order.heads = Divisor::of(heads), p.order.section = Divisor::of(1), p.readers = readers;
+    const int parts = n % 2 ? 3 : 1, readers = of_each / parts;
+    p.order.heads = Divisor::of(heads * parts), p.order.section = Divisor::of(1), p.readers = readers;
+    p.order.parts = Divisor::of(parts);
     p.rows.tiles = Divisor::of(made.p.most_tiles * 2);
-    for (int number = 0; number < made.list.counts->blocks * heads; ++number) {
+    for (int number = 0; number < made.list.counts->blocks * heads * parts; ++number) {
       const KeyBlockWork<Br, Bc, listed> work(p, number);
       const Sequence& s = made.list.blocks[work.batch].sequence;
       const Visible seen = visible_of(s, true, true, {0});
@@ -334,7 +347,7 @@ TEST_CASE("a kernel of smaller tiles than the list's visits those that see its k
         const int in_head = tile.number(work) - tile.head(work) * made.p.most_tiles * 2;
         const PlannedTile& its = made.list.tiles[in_head / 2];
         REQUIRE((its.tile * 2 + in_head % 2 == tile.tile && made.list.sequences[its.sequence].q_row == s.q_row));
-        REQUIRE(tile.head(work) / readers == work.head_kv);
+        REQUIRE((tile.head(work) / of_each == work.head_kv && tile.head(work) / readers == work.part));
         REQUIRE(visited.insert(tile.number(work)).second);
       }
       for (int i = 0; i * Br < s.seqlen_q; ++i) {

@@ -342,7 +342,7 @@ TEST_CASE("served backward: how many heads of K and V a section has under a caus
   };
   const auto some = [](size_t batch, int32_t length) { return std::vector<int32_t>(batch, length); };
   CHECK((heads(some(64, 256), 32, 8) == 4 && heads(some(8, 2048), 32, 8) == 4 && heads(documents, 32, 8) == 4));
-  CHECK((heads(some(4, 4096), 32, 8) == 2 && heads(some(4, 4096), 32, 4) == 2));  // as the L2 cache holds,
+  CHECK((heads(some(4, 4096), 32, 8) == 2 && heads(some(10, 4096), 32, 4) == 1));  // as the L2 cache holds,
   CHECK((heads(some(1, 4096), 32, 8) == 4 && heads(some(3, 4096), 32, 8) == 4));  // but not too few blocks
   CHECK((heads(some(4, 4097), 32, 8) == 4 && heads(some(2, 8192), 32, 8) == 4));
   CHECK((heads(some(4, 4096), 16, 16) == 4 && heads(some(1, 32768), 16, 16) == 4));
@@ -436,6 +436,101 @@ TEST_CASE("served backward: the workspace follows the tokens", "[launch][backwar
   B chunks = packed({.batch = 4, .total_q = 16384, .total_k = 16384, .max_q = 16384, .max_k = 16384});
   chunks.mask = FA3_MASK_CHUNK, chunks.window_left = 1024;
   CHECK(workspace_of(chunks) < few + 24 * (64 * 8 * (8 + 4 * 128) + 300) + 64 * 300);
+}
+
+TEST_CASE("served backward: K/V heads have parts where they are few", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const auto params = [&](const B& p) {
+    const std::vector<std::string> kernels = launched(p);
+    return fake.launches.at(2).carried.planned_backward;
+  };
+  const B one = causal_of({8192}, 8, 1);
+  const PlannedBackwardParams g = params(one);
+  REQUIRE(fake.launches.size() == 4);
+  const int parts = g.order.parts;
+  CHECK((parts == 4 && g.order.heads == 4 && g.order.batch_heads == 4 && g.order.key_sums == 4));
+  CHECK((g.heads_per_kv == 8 && g.readers == 2 && g.keys.heads == 1 && g.order.heads % g.order.section_heads == 0));
+  CHECK((g.call.most_blocks == 64 && g.keys.tiles == 128));
+  CHECK((g.call.section_heads == g.order.section_heads && g.order.section == g.order.section_heads));
+  CHECK(g.visits - g.order.added == g.call.most_blocks * 4 + 1);
+  // The last pass adds up dK and dV of each 64 keys.
+  CHECK((g.finish_sharers == 4 && g.finish_blocks == 4 * std::min(g.order.behind, 64 * 4)));
+  CHECK(fake.launches[3].grid[0] == unsigned(g.finish_blocks + 2 * 128));
+  // All sums lie in the workspace, behind all else: of each part as many rows as k has.
+  const auto* const sums = reinterpret_cast<const char*>(g.unrounded.dk);
+  CHECK(sums >= reinterpret_cast<const char*>(g.tiles + g.call.most_tiles));
+  CHECK((g.unrounded.dv == g.unrounded.dk + 4 * 8192 * 128 && g.unrounded.dv_stride.head == 8192 * 128));
+  CHECK(sums + size_t{2} * 4 * 8192 * 128 * 4 == static_cast<const char*>(workspace_memory) + workspace_of(one));
+  CHECK((g.unrounded.dk_scale == 1 && g.unrounded.adds == 0));
+  // With sinks a thread block for each of them before these.
+  B sinks = one;
+  add_sinks(sinks);
+  CHECK(params(sinks).order.parts == 4);
+  CHECK(fake.launches[3].grid[0] == unsigned(g.finish_blocks + 8 + 2 * 128));
+  // No parts where blocks are enough, where query heads have a K/V head each, or where keys are one block.
+  CHECK(params(causal_of(std::vector<int32_t>(8, 2048), 32, 8)).order.key_sums == 1);
+  CHECK(params(causal_of({8192}, 4, 4)).order.key_sums == 1);
+  CHECK(params(causal_of({128}, 8, 1)).order.key_sums == 1);
+  // A part is of whole heads, however few these are, and divides a group of any size.
+  CHECK((params(causal_of({8192}, 2, 1)).order.parts == 2 && params(causal_of({4096}, 28, 4)).order.parts == 7));
+  // Many short sequences would take sums of many blocks.
+  B many = packed({.batch = 3000, .total_q = 4096, .total_k = 4096, .heads = 8, .heads_kv = 1, .max_q = 4096,
+                   .max_k = 4096});
+  many.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  CHECK(params(many).order.parts == 1);
+  many.cu_seqlens_q = many.cu_seqlens_k = tensor(at(10), FA3_DTYPE_INT32, {21});
+  CHECK(params(many).order.parts > 1);
+  // Windows: blocks are alike, and as many as are needed.
+  B window = one;
+  window.mask = FA3_MASK_WINDOW, window.window_left = 1023;
+  CHECK(params(window).order.parts > 1);
+  // Chunks are sequences of their own.
+  B chunks = one;
+  chunks.mask = FA3_MASK_CHUNK, chunks.window_left = 1024;
+  CHECK(params(chunks).order.parts > 1);
+  // Of a sequence that may be as long as all rows, whatever its maximum says.
+  B longest = one;
+  longest.max_seqlen_q = longest.max_seqlen_k = INT32_MAX;
+  CHECK(params(longest).order.parts == 4);
+}
+
+TEST_CASE("served backward: with softcap, parts leave no dq to thread blocks", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = causal_of({8192}, 8, 1);
+  for (const float softcap : {0.f, 20.f}) {
+    p.softcap = softcap;
+    REQUIRE(launched(p).size() == 4);
+    const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+    CHECK((g.order.parts == 4 && g.order.done_behind == (softcap == 0)));
+    if (softcap > 0) CHECK(g.finish_blocks == 64 * 4 * int32_t{g.finish_sharers});
+  }
+}
+
+TEST_CASE("served backward: parts of two kernels, and of float32", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const B p = packed({.batch = 1, .heads = 8, .heads_kv = 1, .head_dim = 200, .max_q = 4096, .max_k = 4096});
+  REQUIRE(launched(p).size() == 5);
+  const PlannedBackwardParams g = fake.launches[2].carried.planned_backward;
+  const int parts = g.order.parts;
+  CHECK((parts > 1 && g.readers == 8 / parts && g.keys.tiles == 64 && g.unrounded.dk_stride.row == 256));
+  CHECK(fake.launches[2].grid[0] == unsigned(g.call.most_blocks * parts));
+  CHECK(fake.launches[4].grid[0] == unsigned(2 * 64));
+  CHECK((g.query_order.batch_heads == 8 && g.query_order.section_heads == g.order.section_heads * g.readers));
+  B fp32 = causal_of({8192}, 8, 1);
+  fp32.dq.dtype = fp32.dk.dtype = fp32.dv.dtype = FA3_DTYPE_FP32;
+  REQUIRE(launched(fp32).size() == 4);
+  const PlannedBackwardParams& f = fake.launches[2].carried.planned_backward;
+  CHECK((f.order.parts == 4 && f.order.done_behind == 0 && f.rows.store == GradientStore::fp32));
+  // One part has no sums, and is stored as it is, or added.
+  B whole = causal_of({8192}, 4, 4);
+  whole.dq.dtype = whole.dk.dtype = whole.dv.dtype = FA3_DTYPE_FP32;
+  REQUIRE(launched(whole).size() == 4);
+  const PlannedBackwardParams& w = fake.launches[2].carried.planned_backward;
+  CHECK((w.order.parts == 1 && w.order.key_sums > 1 && w.unrounded.dk == whole.dk.data && w.unrounded.adds == 0));
+  CHECK((w.unrounded.dv == whole.dv.data && w.unrounded.dk_scale == w.softmax_scale));
+  whole.flags = FA3_FLAG_ACCUMULATE;
+  REQUIRE(launched(whole).size() == 4);
+  CHECK(fake.launches[2].carried.planned_backward.unrounded.adds == 1);
 }
 
 TEST_CASE("served backward: nothing to compute leaves zeros to be written", "[launch][backward]") {

@@ -44,8 +44,8 @@ FA3_DEVICE void sum_fp32(const BackwardParams& p, const float4* sums, int64_t ne
 }
 
 // A warpgroup's 64 rows; `warp` of its four. to: where the first row is; columns, rows: so many there are.
-FA3_DEVICE void store_fp32(const BackwardParams& p, const float (&D)[d / 2], float* to, int64_t row_stride,
-                           int columns, int rows, float scale, int warp) {
+FA3_DEVICE void store_fp32(const float (&D)[d / 2], float* to, int64_t row_stride, int columns, int rows, float scale,
+                           bool add, int warp) {
   constexpr int groups = 1;
   const int lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
   to += row * row_stride + 2 * (lane % 4);
@@ -57,15 +57,14 @@ FA3_DEVICE void store_fp32(const BackwardParams& p, const float (&D)[d / 2], flo
       const float* const its = &D[4 * (first + g)];
       x[g] = make_float4(its[0], its[1], its[2], its[3]);
     }
-    store_fp32(to + 8 * first, 8 * row_stride, x, columns - 8 * first, rows - row,
-               p.rows.store == GradientStore::added_fp32, scale);
+    store_fp32(to + 8 * first, 8 * row_stride, x, columns - 8 * first, rows - row, add, scale);
   }
 }
 
 // dQ of a tile.
 FA3_DEVICE void store_dq_fp32(const BackwardParams& p, const float (&D)[d / 2], const RowTile& place, int warp) {
-  store_fp32(p, D, reinterpret_cast<float*>(p.rows.dq) + place.offset(p.rows.dq_stride, 0), p.rows.dq_stride.row,
-             p.rows.head_dim, place.rows, p.softmax_scale, warp);
+  store_fp32(D, reinterpret_cast<float*>(p.rows.dq) + place.offset(p.rows.dq_stride, 0), p.rows.dq_stride.row,
+             p.rows.head_dim, place.rows, p.softmax_scale, p.rows.store == GradientStore::added_fp32, warp);
 }
 
 // dQ of 16 rows of a tile from its sums, by a warp; with second sums (Spread in backward_work.h), if there are any.

@@ -39,28 +39,28 @@ struct OthersStrips {
 // blocks that add to its share were taken before this one.
 struct ListedOthersStrips {
   const PlannedBlock* block;
-  int head_kv, entry;
+  int part, entry;
   int first, end;
 
   FA3_DEVICE ListedOthersStrips(const PlannedBackwardParams& p, int number) {
-    block = p.blocks, head_kv = entry = first = end = 0;
+    block = p.blocks, part = entry = first = end = 0;
     if (has(Trait::one_key_block) || p.order.done_behind == 0 || number < p.order.behind) return;
     const ListedBlock listed = listed_block(*p.counts, p.order.section, number - p.order.behind);
     const PlannedBlock* const its = &p.blocks[listed.entry];
     const QTiles share = share_of(*its, Bc);
     if (share.none()) return;
-    block = its, head_kv = listed.head, entry = listed.entry;
+    block = its, part = listed.head, entry = listed.entry;
     end = (share.end - share.begin) * p.readers * strips;
   }
   FA3_DEVICE void wait_for_sums(const PlannedBackwardParams& p) const {
-    if (first < end) wait_for_listed_sums(p, *block, share_of(*block, Bc), entry, head_kv, Bc);
+    if (first < end) wait_for_listed_sums(p, *block, share_of(*block, Bc), entry, part, Bc);
   }
   // Beyond the last one some strip that there is.
   FA3_DEVICE Strip strip(const PlannedBackwardParams& p, int i) const {
     const QTiles share = share_of(*block, Bc);
     if (i >= end) i = 0;
     const int tiles = share.end - share.begin, reader = i / strips / tiles;
-    const int tile = share.begin + i / strips - reader * tiles, head = head_kv * p.readers + reader;
+    const int tile = share.begin + i / strips - reader * tiles, head = part * p.readers + reader;
     const int number = head * p.rows.tiles + block->first_tile * p.rows.tiles_per_visit + tile;
     return Strip(p, RowTile(block->sequence, head, tile * backward_tile_rows), number, i % strips);
   }

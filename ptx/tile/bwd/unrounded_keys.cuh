@@ -1,5 +1,5 @@
 // dK and dV that thread blocks leave as they are in their registers: as sums for a pass (key_sums.cuh), or, with lengths
-// of their own, which have one part, as the float32 that the caller wants.
+// of their own, as rows of float32 (UnroundedKeys).
 #pragma once
 #include "fp32_rows.cuh"
 #include "work.cuh"
@@ -7,8 +7,7 @@
 namespace fa3 {
 
 FA3_DEVICE bool rounds_keys(const BackwardParams& p) {
-  if (own_lengths) return has(Trait::one_key_block) || p.rows.store == GradientStore::rounded;
-  return p.order.key_sums == 1;
+  return (own_lengths && has(Trait::one_key_block)) || p.order.key_sums == 1;
 }
 
 // A warpgroup's 64 keys, the i-th of the key block; `warp` of its four.
@@ -20,12 +19,12 @@ FA3_DEVICE void store_unrounded(const PlannedBackwardParams& p, const float (&D)
                                 const KeyWork& work, int i, int warp) {
   const Sequence& sequence = sequence_of(p, work);
   const bool is_dv = gradient == KeyGradient::dv;
-  const RowStrides& stride = is_dv ? p.keys.dv_stride : p.keys.dk_stride;
+  const RowStrides& stride = is_dv ? p.unrounded.dv_stride : p.unrounded.dk_stride;
   const int key = work.key + 64 * i;
-  float* const to = reinterpret_cast<float*>(is_dv ? p.keys.dv : p.keys.dk) + sequence.k_batch * stride.batch +
-                    work.head_kv * stride.head + (sequence.k_row + key) * stride.row;
-  store_fp32(p, D, to, stride.row, is_dv ? p.keys.head_dim_v : p.keys.head_dim, sequence.seqlen_k - key,
-             is_dv ? 1.f : p.softmax_scale, warp);
+  float* const to = (is_dv ? p.unrounded.dv : p.unrounded.dk) + sequence.k_batch * stride.batch +
+                    work.part * stride.head + (sequence.k_row + key) * stride.row;
+  store_fp32(D, to, stride.row, is_dv ? p.keys.head_dim_v : p.keys.head_dim, sequence.seqlen_k - key,
+             is_dv ? 1.f : p.unrounded.dk_scale, p.unrounded.adds, warp);
 }
 
 }  // namespace fa3

@@ -179,6 +179,39 @@ void finish(const PlannedBackwardParams& params, int columns, int64_t head, int3
   }
 }
 
+// Where the sums of a part are for a key of a sequence.
+float* key_sums(const PlannedBackwardParams& p, const Sequence& s, int gradient, int64_t part, int64_t key) {
+  return (gradient ? p.unrounded.dv : p.unrounded.dk) +
+         offset(gradient ? p.unrounded.dv_stride : p.unrounded.dk_stride, s.k_batch, part, s.k_row + key);
+}
+void leave_sums(const PlannedBackwardParams& p, const Sequence& s, int64_t part, int64_t key, const Numbers& dk,
+                const Numbers& dv) {
+  for (int gradient = 0; gradient < 2; ++gradient)
+    for (size_t x = 0; x < (gradient ? dv : dk).size(); ++x) {
+      float& to = key_sums(p, s, gradient, part, key)[x];
+      to = float((gradient ? dv : dk)[x] + (p.unrounded.adds ? double{to} : 0));
+    }
+}
+// Stores dK and dV as the sums over the parts.
+void sum_keys(const PlannedBackwardParams& p) {
+  const int64_t heads = p.keys.heads, parts = p.order.parts;
+  for (int32_t n = 0; n < p.counts->blocks; ++n)
+    for (int64_t j = 0; j < std::min(int32_t{p.call.Bc}, p.blocks[n].sequence.seqlen_k - p.blocks[n].key); ++j)
+      for (int64_t head = 0; head < heads; ++head)
+        for (int gradient = 0; gradient < 2; ++gradient) {
+          const Sequence& s = p.blocks[n].sequence;
+          const int64_t key = p.blocks[n].key + j;
+          const int64_t to =
+              offset(gradient ? p.keys.dv_stride : p.keys.dk_stride, s.k_batch, head, s.k_row + key);
+          for (int32_t x = 0; x < (gradient ? p.keys.head_dim_v : p.keys.head_dim); ++x) {
+            double sum = 0;
+            for (int64_t part = head * parts; part < (head + 1) * parts; ++part)
+              sum += double(key_sums(p, s, gradient, part, key)[x]);
+            store(p.rows, gradient ? p.keys.dv : p.keys.dk, to + x, sum * (gradient ? 1. : double(p.softmax_scale)));
+          }
+        }
+}
+
 // The share of the n-th key block of the list.
 void finish_share(const PlannedBackwardParams& p, int columns, int32_t n) {
   const ListedBlock listed = listed_block(*p.counts, p.order.section, n);
@@ -277,12 +310,17 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
   const ClippedRows q(p.q, p, BackwardMap::q), dout(p.dout, p, BackwardMap::dout), k(p.k, p, BackwardMap::k);
   const ClippedRows v(p.v, p, BackwardMap::v), dk(p.dk, p, BackwardMap::dk), dv(p.dv, p, BackwardMap::dv);
   const bool is_complete = row.has(Trait::one_key_block), sums_dq = row.all_gradients() && !is_complete;
-  const int64_t heads_kv = p.order.heads, most = p.call.most_blocks * heads_kv, tiles = p.rows.tiles;
-  const int32_t Br = row.listed_rows();
+  // Each part of a head of K and V is a head.
+  const int64_t heads = p.order.heads, most = p.call.most_blocks * heads, tiles = p.rows.tiles;
+  const int32_t Br = row.listed_rows(), parts = p.order.parts;
   const bool rounds = p.rows.store == GradientStore::rounded;
   if ((!rounds && (is_complete || p.order.done_behind > 0)) || q.columns() > row.d || v.columns() > row.dv ||
-      sums_dq != (p.rows.dq_sums != nullptr) || p.readers != p.heads_per_kv ||
-      heads_kv % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
+      sums_dq != (p.rows.dq_sums != nullptr) || p.readers * parts != p.heads_per_kv ||
+      heads != int64_t{p.keys.heads} * parts || p.order.batch_heads != heads ||
+      p.keys.sums != nullptr ||
+      (parts > 1 && (is_complete || p.keys.tiles != p.call.most_blocks * (row.Bc / tile_rows) || p.unrounded.adds)) ||
+      (p.order.key_sums > 1) != (!rounds || parts > 1) ||
+      (parts > 1 && row.has(Trait::softcap) && p.order.done_behind > 0) || heads % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
       int64_t{blocks} != (row.takes_several_blocks() ? std::min<int64_t>(most, multiprocessors) : most) ||
       p.call.Br != Br || p.call.Bc != row.Bc)
     return CUDA_ERROR_LAUNCH_FAILED;
@@ -290,7 +328,8 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
     for (const int32_t thread_blocks : {1, multiprocessors})
       if (!(row.Br == 128 ? ends<128>(p, thread_blocks) : ends<64>(p, thread_blocks))) return CUDA_ERROR_LAUNCH_FAILED;
   for (int32_t n = 0; n < p.counts->blocks; ++n)
-    for (int32_t head_kv = 0; head_kv < heads_kv; ++head_kv) {
+    for (int32_t part = 0; part < heads; ++part) {
+      const int32_t head_kv = part / parts;
       const PlannedBlock& block = p.blocks[n];
       const Sequence& s = block.sequence;
       const Visible seen = visible_of(s, row.bounded_left(), row.bounded_right(), {0});
@@ -302,7 +341,7 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
       std::vector<Numbers> gradients_v(size_t(keys), Numbers(size_t(v.columns()))), of_v;
       for (int32_t j = 0; j < keys; ++j)
         of_k.push_back(k.read(s, block.key + j, head_kv)), of_v.push_back(v.read(s, block.key + j, head_kv));
-      for (int32_t head = head_kv * p.readers; head < (head_kv + 1) * p.readers; ++head)
+      for (int32_t head = part * p.readers; head < (part + 1) * p.readers; ++head)
         for (int32_t i = block.first * Br; i < end; ++i) {
           const int64_t visit = head * (tiles / p.rows.tiles_per_visit) + block.first_tile + i / Br;
           const int64_t at = visit * Br + i % Br;
@@ -315,7 +354,7 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
                                             dot(its_q, of_k[size_t(j)]), head, i, block.key + j);
             const double weight = std::exp2(score.exponent - p.rows.lse_log2[at]);
             const double ds = weight * score.slope * (dot(its_dout, of_v[size_t(j)]) - p.rows.delta[at]);
-            add(gradients_k[size_t(j)], ds * p.softmax_scale, its_q);
+            add(gradients_k[size_t(j)], ds * (rounds && parts == 1 ? p.softmax_scale : p.unrounded.dk_scale), its_q);
             add(gradients_v[size_t(j)], weight, its_dout);
             add(its_dq, ds, of_k[size_t(j)]), sum += ds;
           }
@@ -333,15 +372,11 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
         }
       for (int32_t j = 0; j < keys; ++j) {
         const Numbers &its_dk = gradients_k[size_t(j)], &its_dv = gradients_v[size_t(j)];
-        const auto at = [&](const RowStrides& stride) {
-          return offset(stride, s.k_batch, head_kv, s.k_row + block.key + j);
-        };
-        if (rounds) dk.write(s, block.key + j, head_kv, its_dk), dv.write(s, block.key + j, head_kv, its_dv);
-        else store_row(p.rows, p.keys.dk, at(p.keys.dk_stride), its_dk),
-             store_row(p.rows, p.keys.dv, at(p.keys.dv_stride), its_dv);
+        if (p.order.key_sums > 1) leave_sums(p, s, part, block.key + j, its_dk, its_dv);
+        else dk.write(s, block.key + j, head_kv, its_dk), dv.write(s, block.key + j, head_kv, its_dv);
       }
     }
-  for (int32_t n = p.order.behind; p.order.done_behind > 0 && n < p.counts->blocks * heads_kv; ++n)
+  for (int32_t n = p.order.behind; p.order.done_behind > 0 && n < p.counts->blocks * heads; ++n)
     finish_share(p, row.d, n - p.order.behind);
   return CUDA_SUCCESS;
 }
@@ -387,7 +422,10 @@ CUresult simulate_queries_of_lengths(const TransformedBackwardParams& p, const C
 CUresult simulate_finish_lengths(const PlannedBackwardParams& params, const PassRow& row, unsigned blocks) {
   const BackwardRows& p = params.rows;
   const int32_t heads = p.heads;
-  if (int64_t{blocks} != params.finish_blocks + (params.sinks.dsinks ? heads : 0)) return CUDA_ERROR_LAUNCH_FAILED;
+  const int64_t summed = params.order.parts > 1 ? int64_t{2} * params.keys.heads * params.keys.tiles : 0;
+  if (int64_t{blocks} != params.finish_blocks + (params.sinks.dsinks ? heads : 0) + summed)
+    return CUDA_ERROR_LAUNCH_FAILED;
+  if (summed > 0) sum_keys(params);
   for (int32_t n = 0; n < params.finish_blocks / params.finish_sharers; ++n)
     if (const int32_t number = params.counts->blocks * int32_t{params.order.heads} - 1 - n; number >= 0)
       finish_share(params, row.d, number);
