@@ -948,9 +948,9 @@ typedef struct fa3_kernel_info {
 #define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Which kernel would run these parameters (the chosen or the named one), and how, on a device of so many
- * multiprocessors, or 0: as for fa3_forward_workspace_size. A call may take several launches: the forward kernel is the
- * last, a pass that prepares something for it comes before. `launch` says which is meant, from 0 to info->launches - 1.
- * 0 is always answered, and so tells how many there are.
+ * multiprocessors, or 0: as for fa3_forward_workspace_size. A call may take several launches: a pass that prepares
+ * something for the forward kernel comes before it, one that adds parts up (head dimensions above 256) behind. `launch`
+ * says which is meant, from 0 to info->launches - 1. 0 is always answered, and so tells how many there are.
  * With up to 64 queries, or short causal sequences, the plan follows from the device's memory, too: a number of
  * multiprocessors is taken for that of a device with the memory, L2 cache and clock of an H200.
  * Data pointers are not looked at, so that one may ask before allocating. */

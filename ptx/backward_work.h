@@ -130,6 +130,12 @@ constexpr int32_t heads_of_pass(const KeyOrder& order) {
   return order.ahead >= order.sections ? order.batch_heads : order.ahead * order.section_heads;
 }
 
+// How many tiles' dQ is left to the last pass, as if each share had as many tiles as the largest.
+constexpr int32_t tiles_left(const KeyOrder& order) {
+  if (order.head_tiles == 0) return 0;
+  return (order.batch_heads * order.blocks - order.done_behind * order.section) * order.share;
+}
+
 // The n-th tile of all shares one after another, as if each had as many tiles as the largest; -1 if there is none.
 constexpr int32_t shared_tile(const KeyOrder& order, int32_t n) {
   const int32_t number = n / order.share, section = number / order.section;

@@ -58,6 +58,7 @@ enum class Pass {
   empty_rows,
   tile_v,
   plan_lengths,
+  add_parts,
   bwd_prepare,
   bwd_finish,
   bwd_sum,
@@ -181,6 +182,11 @@ enum class Trait : uint32_t {
   // (tile/bwd/key_mean.cuh).
   centered_k = 1 << 24,
 
+  // Of forward rows again:
+
+  // Two thread blocks, a cluster, have 64 rows each of a tile. Each loads half of K and V, for both (kernels/mla.cu).
+  multicast = 1 << 25,
+
   // Of passes, from bit 28 on:
 
   // Of fa3_quantize, with rotary embedding, which takes registers from all others.
@@ -199,7 +205,7 @@ enum class Trait : uint32_t {
   of_backward = chosen | hold_exps | own_lengths | softcap | alibi | one_key_block | as_written | prepares_ahead |
                 keeps_together | centered_k,
   of_pass = rotates,
-  of_forward = one_key_block - 1,  // all that stand above it
+  of_forward = (one_key_block - 1) | multicast,  // all that stand above the first one, and this
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
 

@@ -22,8 +22,10 @@ struct Packing {
   constexpr int32_t head(int32_t row) const { return row & ((int32_t{1} << shift) - 1); }  // of those that are packed
   constexpr int64_t rows(int64_t queries) const { return queries << shift; }
 
-  // So many rows has the slot of a part, if a head has so many in all.
-  static constexpr int32_t slot_rows(int32_t rows, int32_t Br) { return rows < Br ? (rows + 3) / 4 * 4 : Br; }
+  // So many rows has the slot of a part, a multiple of `unit`, if a head has so many in all.
+  static constexpr int32_t slot_rows(int32_t rows, int32_t Br, int32_t unit) {
+    return rows < Br ? (rows + unit - 1) / unit * unit : Br;
+  }
 
   // Of a box of so many rows, a power of two.
   constexpr int32_t box_heads(int32_t rows) const { return int64_t{1} << shift < rows ? int32_t{1} << shift : rows; }

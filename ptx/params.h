@@ -86,7 +86,7 @@ struct PlannedForwardParams : ForwardParams {
 
   // Not 0: a row's bits follow from its query and the keys that it sees alone, whatever rows share its tile (mask.cuh).
   int32_t invariant;
-  int32_t reserved;
+  int32_t tile_rows;  // Br, for the pass that adds parts up
 
   // A row's sum of exponentials has exp(sinks[head * sinks_stride]) as one more addend; null: none.
   const float* sinks;

@@ -71,6 +71,8 @@ struct TiledRow {
 
   // Thread blocks that a multiprocessor holds at once.
   static constexpr int resident_blocks() { return 1; }
+  // Thread blocks of a cluster, which share a tile, its K and V; with more than one, each has 64 of its rows.
+  constexpr int cluster_blocks() const { return has(Trait::multicast) ? 2 : 1; }
 };
 
 struct ForwardRow : TiledRow {
@@ -106,8 +108,9 @@ struct ForwardRow : TiledRow {
   constexpr bool halves_columns() const { return dv > 256; }
   constexpr int o_columns() const { return halves_columns() ? dv / 2 : dv; }  // of a warpgroup
 
-  // Consumers, with 64 query rows each.
-  constexpr int warpgroups() const { return Br / 64; }
+  // Consumers, with 64 query rows each: of a tile, and of a thread block.
+  constexpr int tile_warpgroups() const { return Br / 64; }
+  constexpr int warpgroups() const { return tile_warpgroups() / cluster_blocks(); }
   // All of them: with Trait::shares_keys or eight_warps, or with half of O's columns each, two have the same rows. One
   // warpgroup more produces.
   constexpr int consumers() const {
@@ -154,6 +157,8 @@ struct ForwardRow : TiledRow {
   constexpr int partial_bytes() const { return 16 * o_columns() * 4 + 32 * 16; }
   // With packed heads: what it holds for a row, O with m and l behind it (tile/packed.cuh).
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
+  // Slots have multiples of so many rows. Where O is in two halves a pass adds parts up, 16 rows at a time.
+  constexpr int slot_unit() const { return halves_columns() ? 16 : 4; }
   // K or V of 8 bits that is to be widened lands in slabs of 128 bytes. Several are on their way at a time, in what is
   // left of shared memory.
   constexpr int landed_slabs() const { return loads_e4m3_keys() ? (d + 127) / 128 : v_slabs(); }
@@ -196,6 +201,7 @@ struct ForwardRow : TiledRow {
                                       Bc % (64 * consumers()) == 0 &&
                                       !split_stage() && !has(Trait::shares_keys))) &&
            (!has(Trait::qv) || (halves_columns() && d == slab_columns())) &&
+           (!has(Trait::multicast) || (halves_columns() && Br == 128)) &&
            (v_slabs() <= slabs() || o_from_registers()) &&  // O leaves through a Q buffer
            (has_power_of_two_stages() || packs_heads()) && q_buffers >= warpgroups() &&
            q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() && (is_8bit() ? valid_8bit() : valid_16bit()) &&
@@ -209,7 +215,7 @@ struct ForwardRow : TiledRow {
            (!transforms_scores() || (has(Trait::own_lengths) && !block_scales())) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
-           (!bounded_right() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
+           (!bounded_right() || (tile_warpgroups() - 1) * 64 <= (stages - 1) * stage_keys()) &&
            smem_bytes() <= 227 * 1024 && moved_registers() <= launched_registers(threads());
   }
   constexpr bool valid_16bit() const {
@@ -297,6 +303,7 @@ struct PassRow {
   constexpr int threads() const { return pass_threads; }
   constexpr int smem_bytes() const { return pass_bytes; }
   constexpr int resident_blocks() const { return pass_blocks; }
+  static constexpr int cluster_blocks() { return 1; }
 
   constexpr bool valid() const {
     return has_only(traits, Trait::of_pass) && pass_threads % 32 == 0 && pass_threads <= 1024 &&
@@ -405,12 +412,13 @@ struct Row {
   const char* kernel;
   Kind kind;
   int number;
-  int d, threads, smem_bytes;
+  int d, threads, smem_bytes, cluster_blocks;
   bool chosen;  // by the library itself
 
   template <class OneRow>
   static constexpr Row of(const OneRow& row, int number) {
-    return {row.name, row.kernel, row.kind, number, row.d, row.threads(), row.smem_bytes(), row.chosen()};
+    return {row.name,      row.kernel,       row.kind,             number,      row.d,
+            row.threads(), row.smem_bytes(), row.cluster_blocks(), row.chosen()};
   }
 
   // The rest; null if the row is of another kind.

@@ -1,13 +1,15 @@
 // Behind the backward pass: rounds dQ of the query tiles that no thread block of it has rounded (backward_work.h), a
-// thread block for each; or stores it in float32.
-#include "../isa/grid.cuh"
-#include "../tile/bwd/fp32_rows.cuh"
+// thread block for each; or stores it in float32. Where K/V heads have several parts, or gradients are float32, other
+// thread blocks add dK and dV up.
+#include "../tile/bwd/sum_keys.cuh"
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
   static_assert(config.threads() == 32 * strips);
-  const int tile = shared_tile(p.order, blockIdx.x + p.order.done_behind * p.order.section * p.order.share);
+  const int of_dq = p.rows.dq_sums ? tiles_left(p.order) : 0, n = blockIdx.x;
+  const int tile = n < of_dq ? shared_tile(p.order, n + p.order.done_behind * p.order.section * p.order.share) : -1;
   ptx::griddepcontrol_wait();
+  if (n >= of_dq) return sum_keys(p, n - of_dq);
   if (tile < 0) return;
   if (p.rows.store != GradientStore::rounded) return finish_fp32(p, RowTile(p.rows, tile), tile, threadIdx.x / 32);
   const Strip strip(p, tile, threadIdx.x / 32);

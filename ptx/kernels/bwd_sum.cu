@@ -1,49 +1,8 @@
-// Behind the backward pass, where K/V heads have several parts (backward_work.h), or gradients are float32: dK and dV
-// as the sums over the parts, in their order, of each 64 keys. A thread block has those of one gradient, a warp 16
-// rows.
-#include "../isa/grid.cuh"
-#include "../tile/bwd/fp32_rows.cuh"
-#include "../tile/bwd/key_sums.cuh"
+// Behind the backward pass above 128 columns, where K/V heads have several parts (backward_work.h), or gradients are
+// float32: dK and dV as the sums over the parts.
+#include "../tile/bwd/sum_keys.cuh"
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
-  using namespace fa3;
-  static_assert(config.threads() == 32 * strips);
-  constexpr int groups = 8;  // of 8 columns, whose loads are under way at once
-  const int lane = threadIdx.x % 32, strip = threadIdx.x / 32;
-  const bool odd = lane % 2;
-  // All of dK, then all of dV.
-  const int all = int(blockIdx.x) / p.keys.tiles, tile = int(blockIdx.x) - all * p.keys.tiles;
-  const int of_each = p.order.batch_heads / p.order.parts, is_dv = all >= of_each, batch_head = all - is_dv * of_each;
-  const int batch = batch_head / p.keys.heads, head = batch_head - batch * p.keys.heads;
-  const RowStrides& stride = is_dv ? p.keys.dv_stride : p.keys.dk_stride;
-  const int row = 64 * tile + 16 * strip + lane / 4, rows = p.visible.seqlen_k - row;
-  const int left = (is_dv ? p.keys.head_dim_v : p.keys.head_dim) - 8 * odd;
-  const float scale = is_dv ? 1.f : p.softmax_scale;
-  uint16_t* const gradient = is_dv ? p.keys.dv : p.keys.dk;
-  const int64_t at = batch * stride.batch + head * stride.head + row * stride.row;
-  uint16_t* const to = gradient + at + 8 * odd + lane % 4 / 2 * 4;
-  const float4* const sums = key_sums(p, is_dv ? KeyGradient::dv : KeyGradient::dk, batch_head * p.order.parts, tile) +
-                             256 * strip + lane;
-  const int64_t next_part = int64_t(p.keys.tiles) * (16 * d);
-  const auto pair = [&](float low, float high) {
-    return p.rows.bf16 ? ptx::cvt_rn_bf16x2_f32(high * scale, low * scale)
-                       : ptx::cvt_rn_f16x2_f32(high * scale, low * scale);
-  };
-  ptx::griddepcontrol_wait();
-  if (p.rows.store != GradientStore::rounded)
-    return sum_fp32(p, sums, next_part, reinterpret_cast<float*>(gradient) + at + lane % 4 * 2, 8 * stride.row,
-                    left + 8 * odd, rows, scale);
-#pragma unroll 1
-  for (int first = 0; first < d / 8; first += groups) {
-    float4 x[groups] = {};
-    add_parts(x, sums, p.order.parts, next_part, first);
-#pragma unroll
-    for (int g = 0; g < groups; g += 2) {
-      const int column = 8 * (first + g);
-      const bool exists = column < left;
-      store_four(to + column, exists && 0 < rows, odd, pair(x[g].x, x[g].y), pair(x[g + 1].x, x[g + 1].y));
-      store_four(to + 8 * stride.row + column, exists && 8 < rows, odd, pair(x[g].z, x[g].w),
-                 pair(x[g + 1].z, x[g + 1].w));
-    }
-  }
+  fa3::ptx::griddepcontrol_wait();
+  fa3::sum_keys(p, blockIdx.x);
 }

@@ -310,7 +310,7 @@ FA3_DEVICE void store_rows(const Params& p, Smem& smem, const RowBlock& block, i
 #pragma unroll
     for (int c = 0; c < columns; c++) o[c] = l == 0.f ? 0.f : o[c] * fit;
     if (block.parts == 1) {
-      store_row(o, m, l, sink_of(p, block, block.row + row), p, block, place, 0);
+      store_row(o, m, l, sink_of(p, block, block.row + row), p, block, place);
     } else {
       float* const to = partial.o(row) + block.part * dv + lane * columns;
 #pragma unroll

@@ -1,5 +1,6 @@
 // What every thread block of a forward kernel does first.
 #pragma once
+#include "../isa/cluster.cuh"
 #include "../isa/tma.cuh"
 #include "shared.cuh"
 #include "smem.cuh"
@@ -14,7 +15,8 @@ FA3_DEVICE Smem& set_up(const Params& p, int warp) {
     for (const TensorMap* map : {&p.q, &p.k, &p.v}) ptx::prefetch_tensormap(map);
     if constexpr (!config.o_from_registers()) ptx::prefetch_tensormap(&p.o);  // otherwise there may be none
   }
-  ptx::bar_sync(barrier_all, config.threads());
+  if constexpr (multicasts) ptx::barrier_cluster();  // before one arrives at a barrier of the other, or loads into it
+  else ptx::bar_sync(barrier_all, config.threads());
   return smem;
 }
 

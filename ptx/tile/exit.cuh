@@ -126,6 +126,7 @@ class ExitPacked : public ExitFromRegisters {
     const bool has_all = shares_keys ? keys_.put_together(O, state, l, fit, p_, piece.block, warp_) : true;
     if (has_all) {
       if (piece.parts == 1) store_packed(O, state, l, fit, piece.sinks, p_, piece.block, warpgroup_, warp_);
+      else if constexpr (halves_columns) store_part(O, state, l, fit, p_, piece.block, warpgroup_, warp_);
       else combine_packed(O, state, l, fit, p_, smem_, piece.block, warpgroup_, warp_);
     }
   }

@@ -16,6 +16,9 @@ inline constexpr bool has_qv = has(Trait::qv);
 // Columns of O that a consumer has: all, or half of them.
 inline constexpr bool halves_columns = config.halves_columns();
 inline constexpr int o_columns = config.o_columns();
+// Thread blocks that share a tile's rows; with more than one, each has 64 of them.
+inline constexpr int cluster_blocks = config.cluster_blocks();
+inline constexpr bool multicasts = has(Trait::multicast);
 
 // What the kernel takes. If it takes no split tiles, there is no list.
 using OwnLengthsParams = std::conditional_t<
@@ -53,7 +56,7 @@ FA3_DEVICE Packing packing(const Params& p) { return config.packs_heads() ? p.vi
 
 // With packed heads: how many rows a part's slot has.
 FA3_DEVICE int packed_slot_rows(const Params& p) {
-  return Packing::slot_rows(int(packing(p).rows(p.visible.seqlen_q)), Br);
+  return Packing::slot_rows(int(packing(p).rows(p.visible.seqlen_q)), Br, config.slot_unit());
 }
 
 // What the problem's rows see. Which sides are bounded is a constant here: the table's row has the mask.

@@ -4,9 +4,12 @@
 // row by row, and takes a ticket. When all are written, rows are added up by all threads of the last warpgroup, or of
 // several that share them; a warp has a row at a time, of which it reads many parts together, or few parts of several
 // rows. It adds them up in the order of the keys, so the bits are the same whoever does it.
+//
+// Where O is in two halves, rows are many and long: there a pass adds the parts up (add_parts.cuh).
 #pragma once
 #include "barriers.cuh"
 #include "epilogue.cuh"
+#include "part_strip.cuh"
 #include "row_sums.cuh"
 #include "schedule.cuh"
 
@@ -26,22 +29,40 @@ FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& pl
 // The first of a consumer's columns of O.
 FA3_DEVICE int first_column(int consumer) { return halves_columns ? consumer * o_columns : 0; }
 
+// A lane's columns of its i-th row, of a warpgroup's that begin at `to`, of which so many exist: two of each group of
+// 8. Where there are many, lanes of a quad swap them until each has 8 neighbouring ones, as a warp's store takes a turn
+// for each of the eight rows that it goes to (10000 clocks for 64 rows of 512 columns).
+FA3_DEVICE void store_columns(uint16_t* to, const uint32_t (&o)[o_columns / 4], int i, int columns) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (halves_columns) {
+    to += 8 * (lane % 4);
+#pragma unroll
+    for (int k = 0; k < o_columns / 32; k++) {
+      const uint4 eight = transpose_quad({o[8 * k + i], o[8 * k + 2 + i], o[8 * k + 4 + i], o[8 * k + 6 + i]});
+      if (32 * k + 8 * (lane % 4) < columns) *reinterpret_cast<uint4*>(to + 32 * k) = eight;
+    }
+  } else {
+    to += 2 * (lane % 4);
+#pragma unroll
+    for (int k = 0; k < o_columns / 8; k++)
+      if (8 * k < columns) *reinterpret_cast<uint32_t*>(to + 8 * k) = o[2 * k + i];
+  }
+}
+
 // Of a whole tile, for the warp's 16 rows. All lanes of a quad have some columns of its two rows.
 FA3_DEVICE void store_packed(const float (&O)[o_columns / 2], const RowState& state, const float (&l)[2],
                              const float (&fit)[2], const Sinks& sinks, const Params& p, const RowBlock& block,
                              int consumer, int warp) {
   uint32_t o[o_columns / 4];
   normalize(o, O, state, l, fit, sinks);
-  const int lane = threadIdx.x % 32, first = first_column(consumer), column = first + 2 * (lane % 4);
+  const int lane = threadIdx.x % 32, first = first_column(consumer);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const Place place = place_of(p, block, block.row + 16 * warp + lane / 4 + 8 * i);
-    if (!place.exists) continue;
-    uint16_t* const to = o_of(p, block, place) + column;
-#pragma unroll
-    for (int k = 0; k < o_columns / 8; k++)
-      if (first + 8 * k < p.output.head_dim) *reinterpret_cast<uint32_t*>(to + 8 * k) = o[2 * k + i];
-    if (lane % 4 == 0 && p.output.lse && first == 0) *lse_of(p, block, place) = sinks.finish(i, state.m[i], l[i]).lse;
+    if (!halves_columns && !place.exists) continue;  // lanes swap columns, also those whose row does not exist
+    store_columns(o_of(p, block, place) + first, o, i, place.exists ? p.output.head_dim - first : 0);
+    if (place.exists && lane % 4 == 0 && p.output.lse && first == 0)
+      *lse_of(p, block, place) = sinks.finish(i, state.m[i], l[i]).lse;
   }
 }
 
@@ -102,8 +123,7 @@ FA3_DEVICE float warp_sum(float x) {
 // the last part has all.
 class Shares {
  public:
-  // One a warp, or with halves of columns one for all warps, which have a quarter of its columns each.
-  static constexpr int least_rows = halves_columns ? 1 : 4;
+  static constexpr int least_rows = 4;  // one a warp
 
   FA3_DEVICE Shares(const Params& p, const Smem& smem, int rows, int parts) : rows_(rows), rows_each_(least_rows) {
     while (rows_each_ * parts < rows) rows_each_ += least_rows;
@@ -116,68 +136,52 @@ class Shares {
   FA3_DEVICE bool has(int share) const { return begin(share) < rows_; }
 
   // Takes a ticket for a part that has been written by this thread, or by others before a barrier. Returns a bit for
-  // each share that the part is to add up now, or with halves of columns what is_taken() reads.
+  // each share that the part is to add up now.
   FA3_DEVICE uint32_t take(uint32_t* ticket, uint32_t part, uint32_t parts) const {
     // The low half of a ticket counts parts, the high half has a bit for each share that is left to the last one.
     constexpr uint32_t count = 0xffff, patience = 1 << 15;  // clocks
     const uint32_t before = ptx::atom_add_acq_rel_gpu_u32(ticket, 1u);
     const bool last = (before & count) == parts - 1;
     if (!are_shared()) return last ? 1 : 0;
-    uint32_t own;
-    if constexpr (halves_columns) own = has(part) ? 1u << part / shares_of_bit : 0;
-    else own = has(part) ? 1u << part : 0;
-    if constexpr (halves_columns)
-      if (last) return before >> 16 | (own ? own_share : 0);
+    const uint32_t own = has(part) ? 1u << part : 0;
     if (last) return before >> 16 | own;
     if (!own) return 0;
     const uint32_t start = clock();
     while (uint32_t(clock()) - start < patience)
-      if ((ptx::ld_acquire_gpu_u32(ticket) & count) == parts) return halves_columns ? own_share : own;
+      if ((ptx::ld_acquire_gpu_u32(ticket) & count) == parts) return own;
     const bool too_late = (atomicOr(ticket, own << 16) & count) == parts;  // the last one has not seen it
     __threadfence();
-    if constexpr (halves_columns) return too_late ? own_share : 0;
     return too_late ? own : 0;
-  }
-  // With halves of columns: is that share among those that this part has taken?
-  FA3_DEVICE static bool is_taken(uint32_t taken, int share, int part) {
-    return taken >> share / shares_of_bit & 1 || (taken & own_share && share == part);
   }
 
  private:
-  // A ticket has 16 bits for shares, so with halves of columns one stands for up to four. Those that another part has
-  // added up are then added up twice, to the same bits.
-  static constexpr int shares_of_bit = 64 / least_rows / 16;
-  static constexpr uint32_t own_share = 1u << 16;
-
   int rows_, rows_each_;
 };
-static_assert(64 % (Shares::least_rows * 16) == 0);
 
-// A row that is complete, from a warp of which each lane has some neighbouring columns, from `first` on.
+// A row that is complete, from a warp of which each lane has some neighbouring columns.
 template <int columns>
 FA3_DEVICE void store_row(const float (&o)[columns], float m, float sum, float sink, const Params& p,
-                          const RowBlock& block, const Place& place, int first) {
-  const int lane = threadIdx.x % 32, column = first + lane * columns;
+                          const RowBlock& block, const Place& place) {
+  const int lane = threadIdx.x % 32, column = lane * columns;
   const float weight = finish_with(sink, m, sum).weight;
   uint16_t* const to = o_of(p, block, place) + column;
   if (column < p.output.head_dim)
 #pragma unroll
     for (int c = 0; c < columns; c += 2)
       reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * weight, o[c + 1] * weight);
-  if (lane == 0 && first == 0 && p.output.lse) *lse_of(p, block, place) = finish_with(sink, m, sum).lse;
+  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = finish_with(sink, m, sum).lse;
 }
 
 // A warp adds up all parts of a row, and stores it. A lane has some of its columns, and m, l and the weight of one part
 // in 32. It is the only warp of its scheduler, so each instruction counts: those for 16 parts take longer than the
 // loads.
 template <int columns, int batch>
-FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const Params& p, const RowBlock& block,
-                            int first_column) {
+FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const Params& p, const RowBlock& block) {
   const Place place = place_of(p, block, block.row + row);
   if (!place.exists) return;
   const int lane = threadIdx.x % 32;
   static_assert(32 % batch == 0);
-  const float* from = partial.o(row) + first_column + lane * columns;
+  const float* from = partial.o(row) + lane * columns;
   const float2* const sums = partial.sums(row);
   const float sink = sink_of(p, block, block.row + row);
   Columns<columns> next[batch];
@@ -222,13 +226,13 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
       for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], of_part, x[i].x[c]);
     }
   }
-  store_row(o, m, sum, sink, p, block, place, first_column);
+  store_row(o, m, sum, sink, p, block, place);
 }
 
 // Few parts of several rows, which a warp reads together, as one row after another would each wait for memory.
 template <int most_rows, int most_parts>
 FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int end, const Params& p,
-                             const RowBlock& block, int first_column) {
+                             const RowBlock& block) {
   constexpr int columns = lane_columns;
   const int lane = threadIdx.x % 32;
   Columns<columns> x[most_rows][most_parts];
@@ -237,7 +241,7 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
 #pragma unroll
   for (int r = 0; r < most_rows; r++) {
     sinks[r] = sink_of(p, block, block.row + row + 4 * r);
-    const float* const from = partial.o(row + 4 * r) + first_column + lane * columns;
+    const float* const from = partial.o(row + 4 * r) + lane * columns;
     const float2* const from_sums = partial.sums(row + 4 * r);
 #pragma unroll
     for (int i = 0; i < most_parts; i++) {
@@ -260,38 +264,27 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
 #pragma unroll
       for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], weight, x[r][i].x[c]);
     }
-    store_row(o, m, sum, sinks[r], p, block, place, first_column);
+    store_row(o, m, sum, sinks[r], p, block, place);
   }
 }
 
-// With halves of columns all may have few rows of many parts. Then each of four warps has a quarter of a row's columns,
-// and sends for more parts together.
-inline constexpr bool has_quarters = halves_columns && o_columns % 256 == 0;
-
 // The rows of a share, by the four warps of a warpgroup.
 FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, int end, const Params& p,
-                              const RowBlock& block, int first_column, int warp) {
+                              const RowBlock& block, int warp) {
   constexpr int loads = o_columns <= 128 ? 8 : 4;  // of O that a lane has under way; twice as many change the main loop
   int row = begin + warp;
   if (parts <= 2) {
 #pragma unroll 1
     for (; row < end; row += 4 * (loads / 2))
-      combine_rows<loads / 2, 2>(partial, parts, row, end, p, block, first_column);
+      combine_rows<loads / 2, 2>(partial, parts, row, end, p, block);
   } else if (parts <= 4) {
 #pragma unroll 1
     for (; row < end; row += 4 * (loads / 4))
-      combine_rows<loads / 4, 4>(partial, parts, row, end, p, block, first_column);
+      combine_rows<loads / 4, 4>(partial, parts, row, end, p, block);
   } else {
-    if constexpr (has_quarters)
-      if (end - begin <= 2 && parts >= 16) {
-#pragma unroll 1
-        for (row = begin; row < end; row++)
-          combine_row<lane_columns / 4, 16>(partial, parts, row, p, block, first_column + o_columns / 4 * warp);
-        return;
-      }
 #pragma unroll 1
     for (; row < end; row += 4)
-      combine_row<lane_columns, o_columns <= 128 ? 8 : 4>(partial, parts, row, p, block, first_column);
+      combine_row<lane_columns, o_columns <= 128 ? 8 : 4>(partial, parts, row, p, block);
   }
 }
 
@@ -305,24 +298,19 @@ FA3_DEVICE void add_up_parts(const PackedRows& partial, int rows, const Params& 
   if (warp == 0 && threadIdx.x % 32 == 0) {
     if (pieces_fit_grid(p, smem)) wait(smem.tickets_ready[0], 0);
     Tickets& tickets = p.tickets[block.ticket];
-    smem.shares[consumer] =
-        shares.take(halves_columns && consumer == 1 ? &tickets.written : &tickets.taken, block.part, parts);
+    smem.shares[consumer] = shares.take(&tickets.taken, block.part, parts);
   }
   ptx::bar_sync(barrier_warpgroup + consumer, 128);
   const uint32_t mine = smem.shares[consumer];
   if (mine == 0) return;
 #pragma unroll 1
   for (int share = 0; shares.has(share); share++) {
-    if constexpr (halves_columns)
-      if (!Shares::is_taken(mine, share, block.part)) continue;
-    if (halves_columns || mine >> share & 1)
-      combine_share(partial, parts, shares.begin(share), shares.end(share), p, block, first_column(consumer), warp);
+    if (mine >> share & 1) combine_share(partial, parts, shares.begin(share), shares.end(share), p, block, warp);
   }
 }
 
 // All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too. fit: what
-// makes O fit them. With half of O's columns each, both warpgroups write the same m and l, and each adds up its
-// columns: so each has a ticket of its own, and finds all that it reads written by its like.
+// makes O fit them.
 FA3_DEVICE void combine_packed(float (&O)[o_columns / 2], const RowState& state, const float (&l)[2], float (&fit)[2],
                                const Params& p, Smem& smem, const RowBlock& block, int consumer, int warp) {
   const int rows = min(visible(p, block).rows() - block.row, 64);
@@ -335,13 +323,31 @@ FA3_DEVICE void combine_packed(float (&O)[o_columns / 2], const RowState& state,
     const int row = 16 * warp + lane / 4 + 8 * i;
     if (!place_of(p, block, block.row + row).exists) continue;
     float2* const to =
-        reinterpret_cast<float2*>(partial.o(row) + block.part * dv + first_column(consumer)) + lane % 4;
+        reinterpret_cast<float2*>(partial.o(row) + block.part * dv) + lane % 4;
 #pragma unroll
     for (int k = 0; k < o_columns / 8; k++) __stcg(to + 4 * k, make_float2(O[4 * k + 2 * i], O[4 * k + 2 * i + 1]));
     if (lane % 4 == 0) __stcg(&partial.sums(row)[block.part], make_float2(state.m[i], l[i]));
   }
 
   add_up_parts(partial, rows, p, smem, block, consumer, warp);
+}
+
+// Where O is in two halves: the warp's 16 rows of a part, for the pass that adds parts up. Both warpgroups have the
+// same m and l. l and fit as above.
+FA3_DEVICE void store_part(float (&O)[o_columns / 2], const RowState& state, const float (&l)[2], float (&fit)[2],
+                           const Params& p, const RowBlock& block, int consumer, int warp) {
+  static_assert(!halves_columns || dv == PartStrip::columns);
+  const int lane = threadIdx.x % 32, row = 16 * warp;
+  if (block.row < 0 || block.row + row >= visible(p, block).rows()) return;
+  fit_rows(O, fit);
+  const PartStrip strip(p.partials, block.partial + row);
+  const int first = first_column(consumer) / 8;
+#pragma unroll
+  for (int k = 0; k < o_columns / 8; k++)
+    __stcg(strip.o(first + k, lane), make_float4(O[4 * k], O[4 * k + 1], O[4 * k + 2], O[4 * k + 3]));
+  if (first == 0 && lane % 4 == 0)
+#pragma unroll
+    for (int i = 0; i < 2; i++) __stcg(strip.sums(lane / 4 + 8 * i), make_float2(state.m[i], l[i]));
 }
 
 }  // namespace fa3

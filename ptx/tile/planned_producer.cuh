@@ -14,6 +14,7 @@
 //   warp 1         Q and the claims, in turn
 //   warps 2 and 3  mend V, or widen K and V; or four warps of a second warpgroup do
 #pragma once
+#include "../isa/cluster.cuh"
 #include "../isa/grid.cuh"
 #include "../isa/prefetch.cuh"
 #include "../isa/setmaxnreg.cuh"
@@ -27,6 +28,9 @@ namespace fa3 {
 
 // Rows that lie outside of every tensor.
 inline constexpr int no_row = 1 << 30;
+
+// The thread block's among those that share a tile.
+FA3_DEVICE int rank_in_cluster() { return multicasts ? ptx::cluster_ctarank() : 0; }
 
 // Where the boxes of a K/V block lie, in rows and batch entries as the maps of K and V have them: in pages, these are
 // rows of a page, and pages. Lane l of a single K/V warp knows it of box l, and of every 32nd one from there on; of two
@@ -98,8 +102,9 @@ class PlannedKvProducer {
 #pragma unroll 1
             for (int half = 0; half < 2; half++) load_half(i, half, block, head, piece.sequence.seqlen_k - j * Bc);
             // One of the tiles that share the keys sends for the next blocks, all of which the others then find in the
-            // L2 cache; where there is but one, memory has enough to do.
-            if (left >= lookahead && piece.q_block == 1) prefetch(next[lookahead - 1], head);
+            // L2 cache; where there is but one, memory has enough to do. Of a cluster one thread block does.
+            const bool sends_ahead = multicasts ? rank_in_cluster() == 0 : piece.q_block == 1;
+            if (left >= lookahead && sends_ahead) prefetch(next[lookahead - 1], head);
           } else {
             in_flight.wait_before(smem_, i);
             wait(smem_.empty_k[s], parity);
@@ -176,7 +181,7 @@ class PlannedKvProducer {
     uint64_t& full = (half == 0 ? smem_.full_v : smem_.full_k)[s];
     wait((half == 0 ? smem_.empty_v : smem_.empty_k)[s], KvRing::parity(i) ^ 1);
     if (leads()) expect(full, config.v_block_bytes() / 2 + (half == 0 ? 0 : config.k_block_bytes()));
-    if (half == 1) load_k(smem_.stage[s].k, full, boxes, head);
+    if (half == 1 && rank_in_cluster() == 0) load_k(smem_.stage[s].k, full, boxes, head);
     load_v(smem_.stage[s].v, full, boxes, head, keys, half);
   }
 
@@ -255,31 +260,40 @@ class PlannedKvProducer {
   static constexpr int loaded_columns = config.loads_e4m3_keys() ? slab_row_bytes : slab_columns;
   static constexpr int loaded_slabs(int slabs) { return config.loads_e4m3_keys() ? config.landed_slabs() : slabs; }
 
+  // For all thread blocks of the cluster. Each loads its share of V, the first one K, too.
+  FA3_DEVICE static void load_box(uint32_t to, const TensorMap& map, uint64_t& full, int column, int row, int head,
+                                  int batch) {
+    constexpr uint16_t all = (1 << cluster_blocks) - 1;
+    const uint32_t barrier = ptx::shared_address(&full);
+    if constexpr (multicasts)
+      ptx::cp_async_bulk_tensor_4d_load_multicast(to, &map, barrier, column, row, head, batch, all);
+    else ptx::cp_async_bulk_tensor_4d_load(to, &map, barrier, column, row, head, batch);
+  }
+
   FA3_DEVICE void load_k(const Element* to, uint64_t& full, const Boxes& boxes, int head) const {
     each_box(boxes, [&](int first, int row, int batch) {
       const uint32_t at = ptx::shared_address(to) + first * slab_row_bytes;
 #pragma unroll
       for (int slab = 0; slab < loaded_slabs(slabs); slab++)
-        ptx::cp_async_bulk_tensor_4d_load(at + slab * Bc * slab_row_bytes, &p_.k, ptx::shared_address(&full),
-                                          slab * loaded_columns, row, head, batch);
+        load_box(at + slab * Bc * slab_row_bytes, p_.k, full, slab * loaded_columns, row, head, batch);
     });
   }
 
-  static constexpr int loaded_v_slabs = loaded_slabs(halves_columns ? v_slabs / 2 : v_slabs);  // at a time
+  // Of V at a time, by one thread block.
+  static constexpr int loaded_v_slabs = loaded_slabs((halves_columns ? v_slabs / 2 : v_slabs) / cluster_blocks);
 
   // keys: so many of the block, from its first one on, are the sequence's. half: with halves_columns, of the columns.
   FA3_DEVICE void load_v(const Element* to, uint64_t& full, const Boxes& boxes, int head, int keys,
                          int half = 0) const {
-    const int column = half * (loaded_v_slabs * loaded_columns);  // the first
+    const int first_slab = (half * cluster_blocks + rank_in_cluster()) * loaded_v_slabs;
+    const int column = first_slab * loaded_columns;
     each_box(boxes, [&](int first, int row, int batch) {
-      const uint32_t at = ptx::shared_address(to) + first * slab_row_bytes +
-                          half * (loaded_v_slabs * Bc * slab_row_bytes);
+      const uint32_t at = ptx::shared_address(to) + first * slab_row_bytes + first_slab * (Bc * slab_row_bytes);
       const int rows = keys - first;
       if (rows > 0 && rows < box_rows()) return load_few_rows(at, full, rows, row, head, batch, column);
 #pragma unroll
       for (int slab = 0; slab < loaded_v_slabs; slab++)
-        ptx::cp_async_bulk_tensor_4d_load(at + slab * Bc * slab_row_bytes, &p_.v, ptx::shared_address(&full),
-                                          column + slab * loaded_columns, row, head, batch);
+        load_box(at + slab * Bc * slab_row_bytes, p_.v, full, column + slab * loaded_columns, row, head, batch);
     });
   }
 
@@ -292,8 +306,8 @@ class PlannedKvProducer {
       const bool zeros = i >= P::v_boxes;
       if (((zeros ? box_rows() - n : n) >> box & 1) == 0) continue;
       for (int slab = 0; slab < loaded_v_slabs; slab++)
-        ptx::cp_async_bulk_tensor_4d_load(to + slab * Bc * slab_row_bytes, &p_.v_rows[box], ptx::shared_address(&full),
-                                          column + slab * loaded_columns, zeros ? no_row : row, head, batch);
+        load_box(to + slab * Bc * slab_row_bytes, p_.v_rows[box], full, column + slab * loaded_columns,
+                 zeros ? no_row : row, head, batch);
       to += slab_row_bytes << box;
       row += 1 << box;
     }
@@ -326,7 +340,8 @@ FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before)
     wait(smem.empty_q[buffer], QRing::parity(q_use) ^ 1);
     Work work = piece.work(pieces.number[slot], p.tiles.heads, pieces.head[slot]);
     work.begin *= blocks_each, work.end *= blocks_each;
-    const int nth = reversed ? warpgroups - 1 - w : w;  // which 64 rows of the tile
+    int nth = reversed ? warpgroups - 1 - w : w;  // which 64 rows of the tile
+    if constexpr (multicasts) nth = rank_in_cluster();
     const int row = piece.q_block * Br + 64 * nth, blocks = work.end - work.begin;
     const Blocks of_rows = key_blocks(visible(p, piece.sequence), row);
     // Behind these come blocks that the rows do not see, and those are left out, too; but no more of them than a
@@ -355,9 +370,10 @@ FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before)
     block.batch = piece.sequence.q_batch;
     block.part = work.part;
     block.parts = work.parts;
-    block.partial = config.packs_heads() ? work.slot * packed_slot_rows(p) + 64 * nth * work.parts
+    block.partial = halves_columns         ? (work.slot + work.part) * packed_slot_rows(p) + 64 * nth
+                    : config.packs_heads() ? work.slot * packed_slot_rows(p) + 64 * nth * work.parts
                                          : work.slot * warpgroups + nth;
-    block.ticket = work.split_tile * warpgroups + nth;
+    block.ticket = work.split_tile * config.tile_warpgroups() + nth;
     block.sequence[0] = piece.sequence;
     if constexpr (has(Trait::alibi)) {
       block.sequence_number[0] = piece.sequence_number;
@@ -398,9 +414,9 @@ class PieceProducer {
 
   FA3_DEVICE void run() const {
     PieceRing& pieces = smem_.pieces;
-    const uint4 first = load_entry(blockIdx.x);  // beside the counts, which may say that there is none
+    const uint4 first = load_entry(taker());  // beside the counts, which may say that there is none
     Claims claims(p_, counts());
-    const bool fit_grid = config.packs_heads() && claims.count() <= int(gridDim.x);
+    const bool fit_grid = config.packs_heads() && claims.count() <= takers();
     if (lane_ == 0) pieces.fit_grid[0] = fit_grid;
     if (config.packs_heads() && lane_ == 0) pieces.count[0] = claims.count();
     int number = claims.asked();
@@ -413,8 +429,12 @@ class PieceProducer {
     }
     for (uint32_t t = 1; number != Claims::none; t++) {
       wait(pieces.wanted[0], t - 1 & 1);
-      if (lane_ == 0) claims.ask();
-      number = __shfl_sync(0xffffffffu, claims.asked(), 0);
+      if constexpr (multicasts) {
+        number = claim_for_cluster(claims, t);
+      } else {
+        if (lane_ == 0) claims.ask();
+        number = __shfl_sync(0xffffffffu, claims.asked(), 0);
+      }
       publish(t, number, load_entry(number));
     }
     if (lane_ == 0) claims.finish();
@@ -425,7 +445,7 @@ class PieceProducer {
   // next piece is wanted while K and V of this one are loaded, which go on, as its Q is there.
   FA3_DEVICE void run_with_q() const {
     PieceRing& pieces = smem_.pieces;
-    uint4 entry = load_entry(blockIdx.x);
+    uint4 entry = load_entry(taker());
     int number = Claims(p_, counts()).first();
     for (uint32_t t = 0;; t++) {
       publish(t, number, entry);
@@ -452,6 +472,26 @@ class PieceProducer {
   }
 
  private:
+  // Piece t of the cluster: its first thread block takes it, and tells the other one.
+  FA3_DEVICE int claim_for_cluster(Claims& claims, uint32_t t) const {
+    ClusterPiece& told = smem_.cluster_piece[0];
+    int number = Claims::none;
+    if (lane_ == 0) {
+      if (rank_in_cluster() == 0) {
+        claims.ask();
+        number = claims.asked();
+        if (t > 1) wait(told.taken, t & 1);
+        ptx::st_async_u32(ptx::shared_address(&told.number), number, ptx::shared_address(&told.full), 1);
+      } else {
+        expect(told.full, sizeof told.number);
+        wait(told.full, t - 1 & 1);
+        number = *static_cast<volatile int*>(&told.number);
+        ptx::mbarrier_arrive_cluster_if(ptx::shared_address(&told.taken), 0, true);
+      }
+    }
+    return __shfl_sync(0xffffffffu, number, 0);
+  }
+
   // With packed heads and no warp for Q alone (run_with_q), Q is sent for as soon as a piece is handed over.
   static constexpr bool sends_q = config.packs_heads() && config.lands_v();
 
@@ -501,6 +541,7 @@ template <class P>
 FA3_DEVICE void planned_producer(const P& p, Smem& smem, int warp) {
   if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
   ptx::griddepcontrol_wait();  // the pass that makes the list may be under way
+  if constexpr (halves_columns) ptx::griddepcontrol_launch_dependents();  // the one that adds parts up reads the list
   if constexpr (config.lands_v()) {
     if (warp == 0) {
       PlannedKvProducer<P>(p, smem, warp).run();

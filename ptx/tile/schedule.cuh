@@ -14,6 +14,10 @@
 
 namespace fa3 {
 
+// Those that take pieces: thread blocks, or clusters of them. How many there are, and the own number.
+FA3_DEVICE int takers() { return int(gridDim.x) / cluster_blocks; }
+FA3_DEVICE int taker() { return int(blockIdx.x) / cluster_blocks; }
+
 FA3_DEVICE int first_row(const Params& p, const Tile& tile) { return p.tiles.first_row + tile.q_block * Br; }
 
 // The K/V blocks that the 64 rows from `row` on see.
@@ -65,7 +69,7 @@ class Claims {
   // one has said when it was ready; this one goes on.
   FA3_DEVICE explicit Claims(const Params& p, PlannedCounts planned = {},
                              NeedsWorkspace needs = NeedsWorkspace::unknown)
-      : p_(p), next_(blockIdx.x), prepared_(needs == NeedsWorkspace::yes), needs_(needs), planned_(planned) {}
+      : p_(p), next_(taker()), prepared_(needs == NeedsWorkspace::yes), needs_(needs), planned_(planned) {}
 
   // How many pieces there are.
   FA3_DEVICE int count() const { return own_lengths ? planned_.entries * p_.tiles.heads : p_.pieces.count(); }
@@ -75,7 +79,7 @@ class Claims {
   FA3_DEVICE void ask() { next_ = needs_workspace() ? claim() : count(); }
 
   // The thread block's first piece, or none.
-  FA3_DEVICE int first() const { return int(blockIdx.x) < count() ? int(blockIdx.x) : none; }
+  FA3_DEVICE int first() const { return taker() < count() ? taker() : none; }
 
   // The workspace is ready when this returns, and so are the tickets in it.
   FA3_DEVICE void get_ready() {
@@ -107,7 +111,7 @@ class Claims {
   // Are there more pieces than the first one of each thread block, or are there tickets?
   FA3_DEVICE bool needs_workspace() const {
     if (needs_ != NeedsWorkspace::unknown) return needs_ == NeedsWorkspace::yes;
-    return count() > int(gridDim.x) || (has(Trait::splits) && ticket_tiles() > 0);
+    return count() > takers() || (has(Trait::splits) && ticket_tiles() > 0);
   }
 
  private:
@@ -117,6 +121,7 @@ class Claims {
 
   // How many tiles have tickets.
   FA3_DEVICE int ticket_tiles() const {
+    if constexpr (halves_columns) return 0;  // a pass adds parts up
     return own_lengths ? planned_.slots / 2 * p_.tiles.heads : p_.pieces.ticket_tiles;
   }
 
@@ -131,7 +136,7 @@ class Claims {
       const unsigned long long state = ptx::ld_acquire_gpu_u64(&w.state);
       if (state == ready) break;
       if (state != preparing && atomicCAS(&w.state, state, preparing) == state) {
-        w.next_piece = gridDim.x;
+        w.next_piece = takers();
         w.finished = 0;
         if constexpr (has(Trait::splits)) clear_tickets();
         ptx::st_release_gpu_u64(&w.state, ready);
@@ -143,7 +148,7 @@ class Claims {
 
   // Eight at a time, the last of them into the gap before the slots: two at a time would take microseconds.
   FA3_DEVICE void clear_tickets() {
-    const Tickets* const end = p_.tickets + ticket_tiles() * warpgroups;
+    const Tickets* const end = p_.tickets + ticket_tiles() * config.tile_warpgroups();
 #pragma unroll 1
     for (Tickets* tickets = p_.tickets; tickets < end; tickets += 8)
 #pragma unroll

@@ -124,6 +124,13 @@ struct PieceRing {
   static FA3_DEVICE uint32_t parity(uint32_t t) { return t / depth & 1; }
 };
 
+// The piece that the first thread block of a cluster has taken, on its way to the other one (PieceProducer).
+struct ClusterPiece {
+  int number;      // in the other one,
+  uint64_t full;   // which waits for it,
+  uint64_t taken;  // and tells the first one that it has read it
+};
+
 // When Q's buffer is given back early, its RowBlock is still needed.
 inline constexpr bool early_q_release = config.releases_q_early();
 inline constexpr int q_depth = config.q_depth();
@@ -148,10 +155,11 @@ struct alignas(1024) Smem {
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
   RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
   // Of rows that a warpgroup adds up (packed.cuh).
-  uint32_t shares[config.packs_heads() ? (shares_keys ? warpgroups : consumers) : 0];
+  uint32_t shares[config.packs_heads() && !halves_columns ? (shares_keys ? warpgroups : consumers) : 0];
   PieceRing pieces;
   Scored scored[halves_columns ? consumers : 0];
   uint64_t full_scored[halves_columns ? consumers : 0];  // arrived at by its warps
+  ClusterPiece cluster_piece[multicasts];
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -164,14 +172,15 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
   if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
   for (int i = warp; i < end; i += config.threads() / 32) {
     // Filled by one thread, V by the warps that mend it, scales by copies of their own; K and V released by every
-    // consumer warp, halves of columns by those of one warpgroup; Q released by every thread of the warpgroups that
-    // have it, as all have read its RowBlock.
+    // consumer warp of the cluster, halves of columns by those of one warpgroup of each thread block; Q released by
+    // every thread of the warpgroups that have it, as all have read its RowBlock.
     const int v_too = menders && !split_stage && i < config.stages ? menders : 0;
     const bool v_only = menders && split_stage && i >= config.stages && i < 2 * config.stages;
     const bool widened = widens && i < (split_stage ? 2 : 1) * config.stages;
     const int scales_too = config.block_scales() && i < config.stages;
     const int full = v_only || widened ? menders : 1 + v_too + scales_too;
-    const int arrivals = i < kv ? full : i < q ? (halves_columns ? 4 : consumers * 4) : 128 * (consumers / warpgroups);
+    const int empty = cluster_blocks * (halves_columns ? 4 : consumers * 4);
+    const int arrivals = i < kv ? full : i < q ? empty : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
   const auto init_landing = [&](int i) {
@@ -185,6 +194,11 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     if (warp < Landing::buffers) init_landing(warp);
   if constexpr (halves_columns)
     if (warp < consumers) ptx::mbarrier_init(ptx::shared_address(&smem.full_scored[warp]), 4);
+  if constexpr (multicasts)
+    if (warp == 0) {
+      ptx::mbarrier_init(ptx::shared_address(&smem.cluster_piece[0].full), 1);
+      ptx::mbarrier_init(ptx::shared_address(&smem.cluster_piece[0].taken), 1);
+    }
   if constexpr (own_lengths)
     if (warp < PieceRing::slots) {
       ptx::mbarrier_init(ptx::shared_address(&smem.pieces.full[warp]), 1);

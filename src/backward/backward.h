@@ -68,7 +68,7 @@ enum class BackwardStep {
   finish,
   plan_lengths,  // first of all, of served problems: the list of key blocks
   key_means,     // then, with FA3_FLAG_CENTERED_K
-  sum_keys  // dK and dV, of several parts
+  sum_keys  // dK and dV, of several parts, where a kernel of its own computes dQ
 };
 struct BackwardLaunch {
   BackwardStep step;

@@ -2,12 +2,12 @@
 //   prepare    a pass: LSE and D of the first query rows, and zeros where rows see no key
 //   gradients  the kernel that computes all gradients. Its thread blocks take one key block after another; between them
 //              they prepare rows for later ones and round dQ of earlier ones (order.h)
-//   finish     a pass: rounds the last dQ, unless all keys are one block
-//   sum_keys   a pass: adds up dK and dV where K/V heads have several parts
-// Where gradients are float32 these two passes store all of them, and add them to what is there if that is asked for;
-// but dQ that a kernel of its own computes, and dK and dV of packed lengths in one part (lengths.cpp), kernels store.
+//   finish     a pass: rounds the last dQ, unless all keys are one block; and adds up dK and dV where K/V heads have
+//              several parts
+// Where gradients are float32 that pass stores all of them, and adds them to what is there if that is asked for; but dQ
+// that a kernel of its own computes, and dK and dV of packed lengths in one part (lengths.cpp), the kernels store.
 // At head dimensions for which no kernel computes all gradients, `prepare` is for all rows, `gradients` computes dK and
-// dV, and then `queries` computes dQ.
+// dV, then `queries` computes dQ, and a pass, `sum_keys`, adds up dK and dV.
 // Of e4m3 a pass makes copies of 16 bits before all of them (widen.cpp), and the rest is as with 16 bits.
 // If the workspace for all batch entries were larger than run_bytes, they are worked on in several runs.
 #include <algorithm>
@@ -84,8 +84,9 @@ constexpr bool is_complete(const BackwardRow& row) {
            pass_of(Pass::bwd_key_means, row.d) >= 0 &&
            (row.all_gradients() ||
             (queries_row_of(row, false) >= 0 && (row.transforms_scores() || queries_row_of(row, true) >= 0)));
-  return pass_of(Pass::bwd_prepare, row.d) >= 0 && pass_of(Pass::bwd_sum, row.d) >= 0 &&
-         (row.all_gradients() ? pass_of(Pass::bwd_finish, row.d) : queries_row_of(row, false)) >= 0;
+  return pass_of(Pass::bwd_prepare, row.d) >= 0 &&
+         (row.all_gradients() ? pass_of(Pass::bwd_finish, row.d) >= 0
+                              : queries_row_of(row, false) >= 0 && pass_of(Pass::bwd_sum, row.d) >= 0);
 }
 static_assert(std::all_of(backward_rows.begin(), backward_rows.end(), is_complete),
               "a row of the backward pass lacks a pass, or the kernel for dQ");
@@ -108,7 +109,6 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   plan.order = key_order_of(problem, row, parts, key_blocks);
   const KeyOrder& order = plan.order;
   const int64_t blocks = problem.batch * problem.heads_kv * key_blocks * order.parts;
-  const int64_t all = std::max(blocks, int64_t{order.batch_heads}), section = order.section;  // at least one for a head
   // Zeros are stored, but not added.
   const bool stores_zeros = problem.store != GradientStore::added_fp32;
   const bool has_keys = problem.has_keys() && (problem.has_queries() || stores_zeros);
@@ -132,16 +132,20 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   if (const int64_t work = prepared + (stores_zeros ? heads * empty_tiles(empty_rows) : 0); work > 0)
     add(BackwardStep::prepare, pass_of(Pass::bwd_prepare, row.d), work);
   if (has_keys) add(BackwardStep::gradients, n, blocks);
-  if (problem.has_queries() && plan.sums_dq)
-    add(BackwardStep::finish, pass_of(Pass::bwd_finish, row.d), (all - order.done_behind * section) * order.share);
-  if (problem.has_queries() && !row.all_gradients()) {
+  const int64_t key_tiles =
+      order.key_sums > 1 && has_keys ? 2 * blocks / int32_t{order.parts} * (row.Bc / backward_tile_rows) : 0;
+  if (row.all_gradients()) {
+    const int64_t left = plan.sums_dq ? tiles_left(order) : 0;
+    if (left + key_tiles > 0) add(BackwardStep::finish, pass_of(Pass::bwd_finish, row.d), left + key_tiles);
+    return;
+  }
+  if (problem.has_queries()) {
     const int queries = queries_row_of(row, false);
     const int64_t query_blocks = divide_up(problem.seqlen_q, backward_row(queries).Br);
     plan.query_order = block_order_of(heads, query_blocks, visible_of(problem));
     add(BackwardStep::queries, queries, heads * query_blocks);
   }
-  if (order.key_sums > 1 && has_keys)
-    add(BackwardStep::sum_keys, pass_of(Pass::bwd_sum, row.d), 2 * blocks / int32_t{order.parts} * (row.Bc / 64));
+  if (key_tiles > 0) add(BackwardStep::sum_keys, pass_of(Pass::bwd_sum, row.d), key_tiles);
 }
 
 // Batch entries of a run.

@@ -51,7 +51,8 @@ bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.stores_fp32() != problem.widens_o()) return false;
   if (row.has_wide_q() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
   // These do not take one query and many alike.
-  if (row.has(Trait::few_rows) && (problem.batch_invariant || rows_of(problem, row) > row.most_rows())) return false;
+  if ((row.has(Trait::few_rows) || row.has(Trait::multicast)) && problem.batch_invariant) return false;
+  if (row.has(Trait::few_rows) && rows_of(problem, row) > row.most_rows()) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -234,6 +235,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.has(Trait::few_rows) && problem.batch_invariant)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for few rows; flags has "
                 "FA3_FLAG_BATCH_INVARIANT", row.name);
+  if (row.has(Trait::multicast) && problem.batch_invariant)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, whose tiles have %d rows; flags has "
+                "FA3_FLAG_BATCH_INVARIANT, for which they have 64", row.name, row.Br);
   if (row.has(Trait::few_rows) && rows_of(problem, row) > row.most_rows())
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for up to %d rows: queries (%s, %lld) times the heads that share k and "

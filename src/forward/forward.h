@@ -83,7 +83,7 @@ struct RowPlan {
   WorkspaceLayout workspace;
 };
 
-enum class ForwardStep { forward, empty_rows, tile_v, plan_lengths, copy_keys };
+enum class ForwardStep { forward, empty_rows, tile_v, plan_lengths, copy_keys, add_parts };
 
 struct ForwardLaunch {
   ForwardStep step;

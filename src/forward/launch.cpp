@@ -149,6 +149,7 @@ fa3_status fill_served(const Device& device, const ForwardProblem& problem, cons
   params.sinks = static_cast<const float*>(problem.sinks.data);
   params.sinks_stride = problem.sinks.stride[0];
   params.invariant = problem.batch_invariant;
+  params.tile_rows = row.Br;
   return encode_maps(*device.driver, problem, row, box_rows, params);
 }
 
@@ -244,6 +245,9 @@ fa3_status fill(const Device& device, const ForwardProblem& given, const Forward
         if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), params.forward)) return status;
         fill(problem, plan.forward, device.context->card, workspace, params.forward);
         of_launch[i] = &params.forward;
+        break;
+      case ForwardStep::add_parts:
+        of_launch[i] = &params.for_served(forward_row(plan.forward.row));
         break;
       case ForwardStep::empty_rows:
         params.empty_rows = {output_of(problem), narrow(problem.seqlen_q),

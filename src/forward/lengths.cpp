@@ -57,6 +57,11 @@ RowCosts costs_for(const ForwardProblem& problem, const ForwardRow& row) {
   return costs;
 }
 
+// Those that share the pieces: multiprocessors, or clusters of them.
+int takers_of(const ForwardRow& row, int multiprocessors) {
+  return std::max(1, multiprocessors / row.cluster_blocks());
+}
+
 // A single consumer is done with few rows sooner.
 int32_t stored_rows(const ForwardProblem& problem, const ForwardRow& row) {
   return narrow(row.warpgroups() == 1 ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
@@ -64,8 +69,9 @@ int32_t stored_rows(const ForwardProblem& problem, const ForwardRow& row) {
 
 }  // namespace
 
-bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
+bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int all_multiprocessors,
                          PlanLengthsParams& p) {
+  const int multiprocessors = takers_of(row, all_multiprocessors);
   const int64_t total_q = problem.total_q, total_k = problem.total_k;
   const bool batch_invariant = problem.batch_invariant;
   const Window& window = problem.window;
@@ -138,7 +144,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
     const auto all_stages = static_cast<double>(all_blocks) * static_cast<double>(problem.heads_kv);
     const double all_bytes = all_stages * row.loaded_bytes();
     const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
-    const MemoryRates rates = rates_of(assumed_card(multiprocessors), all_bytes, row.has(Trait::shares_keys));
+    const MemoryRates rates = rates_of(assumed_card(all_multiprocessors), all_bytes, row.has(Trait::shares_keys));
     at_least(p.together, rates.time(bytes, 1));
     at_least(p.behind, rates.time(bytes, multiprocessors));
     p.memory_each = narrow(bytes * 1024 / rates.of_all);

@@ -92,6 +92,12 @@ void add_copies(const ForwardProblem& problem, ForwardPlan& plan) {
     plan.launches[plan.launch_count++] = {ForwardStep::copy_keys, widen_pass, narrow(blocks)};
 }
 
+// One for each multiprocessor, or for each piece where there are fewer; of clusters as many as that makes.
+int32_t thread_blocks_of(const RowPlan& plan, int multiprocessors) {
+  const int cluster = forward_row(plan.row).cluster_blocks();
+  return cluster * std::min(plan.pieces.count(), std::max(1, multiprocessors / cluster));
+}
+
 void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
   constexpr int pass = row_named("fa3_pass_plan_lengths");
   static_assert(pass >= 0);
@@ -104,7 +110,12 @@ void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocess
   if (!problem.schedule) plan.launches[plan.launch_count++] = {ForwardStep::plan_lengths, pass, 1};
   if (row.takes_copies()) add_copies(problem, plan);
   plan.launches[plan.launch_count++] = {ForwardStep::forward, plan.forward.row,
-                                        std::min(plan.forward.pieces.count(), multiprocessors)};
+                                        thread_blocks_of(plan.forward, multiprocessors)};
+  if (!row.halves_columns() || params.most_slots == 0) return;
+  constexpr int adding = row_named("fa3_pass_add_parts");
+  static_assert(adding >= 0);
+  plan.launches[plan.launch_count++] = {ForwardStep::add_parts, adding,
+                                        multiprocessors * pass_row(adding).resident_blocks()};
 }
 
 // On whatever card these rows are planned.

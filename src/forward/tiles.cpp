@@ -126,11 +126,12 @@ WorkspaceLayout place_parts(const ForwardProblem& problem, const ForwardRow& row
   constexpr size_t alignment = 64;
   const auto aligned = [](size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; };
   const size_t tickets = aligned(begin);
-  const size_t partials =
-      aligned(tickets + static_cast<size_t>(ticket_tiles) * static_cast<size_t>(row.warpgroups()) * sizeof(Tickets));
+  // Where O is in two halves a pass adds parts up, without tickets.
+  const int64_t tickets_of_tile = row.halves_columns() ? 0 : row.tile_warpgroups();
+  const size_t partials = aligned(tickets + static_cast<size_t>(ticket_tiles * tickets_of_tile) * sizeof(Tickets));
   int64_t slot = int64_t{row.Br / 16} * row.partial_bytes();
   if (row.packs_heads())
-    slot = int64_t{Packing::slot_rows(narrow(rows_of(problem, row)), row.Br)} * row.packed_row_bytes();
+    slot = int64_t{Packing::slot_rows(narrow(rows_of(problem, row)), row.Br, row.slot_unit())} * row.packed_row_bytes();
   return {tickets, partials, partials + static_cast<size_t>(slots * slot)};
 }
 

@@ -99,8 +99,9 @@ struct Memory {
     if (!list.planned.empty()) planned.upload(list.planned.data(), list.planned.size() * sizeof(Planned));
     const auto heads = size_t(made.heads_of_tiles()), slots = size_t(list.slots);
     const auto most_rows = int32_t(made.packing().rows(longest(made)));
-    const size_t slot_bytes = row.packs_heads() ? size_t(Packing::slot_rows(most_rows, row.Br) * row.packed_row_bytes())
-                                                : size_t(row.Br / 16 * row.partial_bytes());
+    const int32_t slot_rows = Packing::slot_rows(most_rows, row.Br, row.slot_unit());
+    const size_t slot_bytes =
+        row.packs_heads() ? size_t(slot_rows * row.packed_row_bytes()) : size_t(row.Br / 16 * row.partial_bytes());
     tickets = 256;
     partials = tickets + (slots / 2 * heads * size_t(row.warpgroups()) * sizeof(Tickets) + 63) / 64 * 64;
     workspace = DeviceBuffer(partials + slots * heads * slot_bytes);

@@ -2,6 +2,7 @@
 // the device, graphs that are replayed with other lengths, schedules, and bits that do not depend on the batch.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -154,14 +155,41 @@ TEST_CASE("served: latent attention", "[served][latent]") {
         make_room(p, lengths, p.seed);
         run(p);
       }
-  for (const int64_t keys : {20000, 60000}) {  // which are split among multiprocessors
-    ServedProblem p;
-    p.seed = seed_for(number++);
-    p.heads = 16, p.heads_kv = 1, p.head_dim = 576, p.head_dim_v = 512, p.v_in_k = true;
-    p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.packed_q = p.uses_k = true, p.page_size = 64;
-    make_room(p, {{1, keys}, {2, keys / 3}, {1, 100}}, p.seed);
-    run(p);
-  }
+  for (const int64_t heads : {16, 72, 128})
+    for (const int64_t keys : {20000, 60000}) {  // which are split among multiprocessors
+      ServedProblem p;
+      p.seed = seed_for(number++);
+      p.heads = heads, p.heads_kv = 1, p.head_dim = 576, p.head_dim_v = 512, p.v_in_k = true;
+      p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.packed_q = p.uses_k = true, p.page_size = 64;
+      make_room(p, {{1, keys}, {2, keys / 3}, {1, 100}}, p.seed);
+      run(p);
+    }
+}
+
+// On one thread block for 64 rows, and on clusters of two for 128, of which the second one may have no rows at all;
+// with sequences whose pieces are split, more pieces than clusters, and windows that leave one of them less to do.
+TEST_CASE("served: latent attention on each kernel", "[served][latent]") {
+  gpu();
+  int number = 16500;
+  for (const char* kernel :
+       {"fa3_fwdservedmla_bf16_d64x512_window_64x128", "fa3_fwdservedmla_fp16_d64x512_window_64x128",
+        "fa3_fwdservedmlapair_bf16_d64x512_window_128x128", "fa3_fwdservedmlapair_fp16_d64x512_window_128x128"})
+    for (const int64_t heads : {8, 40, 64, 128})
+      for (const int64_t page_size : {0, 16, 64}) {
+        ServedProblem p;
+        p.seed = seed_for(number++);
+        tools::Random random(p.seed);
+        p.kernel = kernel, p.dtype = std::strstr(kernel, "bf16") ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+        p.heads = heads, p.heads_kv = 1, p.head_dim = 576, p.head_dim_v = 512, p.v_in_k = true;
+        p.mask = number % 3 ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_WINDOW;
+        if (p.mask == FA3_MASK_WINDOW) p.window_left = int32_t(random.between(0, 300));
+        p.packed_q = true, p.has_sinks = number % 4 == 0, p.uses_k = true, p.page_size = page_size;
+        ServedProblem::Lengths lengths = {{1, 12000}, {2, 63}, {0, 70}, {5, 0}, {33, 200}, {4, 5000}};
+        if (number % 2)
+          for (int n = 0; n < 150; ++n) lengths.push_back({random.between(0, 3), random.between(0, 200)});
+        make_room(p, lengths, p.seed);
+        run(p);
+      }
 }
 
 TEST_CASE("served: head dimensions above 256", "[served][latent]") {

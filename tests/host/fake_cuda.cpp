@@ -230,6 +230,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   if (CUresult result = check_launch(grid, block, c.sharedMemBytes, kernel.shared)) return result;
   if (extra) return CUDA_ERROR_INVALID_VALUE;
   if (!fake_cuda().record) return CUDA_SUCCESS;
+  const CUlaunchAttribute* const cluster = attribute_of(c, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
   std::lock_guard guard(lock);
   fake_cuda().launches.push_back({kernel.name,
                                   {grid[0], grid[1], grid[2]},
@@ -237,7 +238,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
                                   c.sharedMemBytes,
                                   c.hStream,
                                   Launched(kernel.name, arguments[0], c.gridDimX),
-                                  c.numAttrs > 0});
+                                  attribute_of(c, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) != nullptr,
+                                  cluster ? cluster->value.clusterDim.x : 1});
   return CUDA_SUCCESS;
 }
 }

@@ -28,6 +28,7 @@ struct Launch {
   CUstream stream;
   Launched carried;
   bool early;  // may start while the launch before it ends
+  unsigned cluster;
 
   const ScaledForwardParams& params() const { return carried.forward; }
 };

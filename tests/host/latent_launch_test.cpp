@@ -71,6 +71,33 @@ TEST_CASE("a launch with V in K, and the same with a second query", "[launch][la
   check_keys(h.v, p.k.data, 512, 1152, row.stage_keys());
 }
 
+// More than 64 rows over one cache run on clusters of two; a pass behind adds their parts up.
+TEST_CASE("a launch on clusters", "[launch][latent]") {
+  fresh();
+  fa3_forward_params p = paged_call(64, 5000, {.heads = 128, .heads_kv = 1, .head_dim = 576, .head_dim_v = 512});
+  p.v = p.k, p.v.dim[3] = 512;
+  const Pair made = run(p);
+  CHECK((made.row().has(Trait::multicast) && made.forward.cluster == 2 && made.forward.early));
+  CHECK((made.forward.grid[0] == 132 && made.call().multiprocessors == 66));
+  const Launch& pass = fake_cuda().launches[2];
+  const PlannedForwardParams &of_pass = pass.carried.planned, &of_kernel = made.params();
+  CHECK((pass.kernel == "fa3_pass_add_parts" && pass.early && pass.cluster == 1));
+  CHECK((of_pass.tile_rows == 128 && of_pass.partials == of_kernel.partials && of_pass.planned == of_kernel.planned));
+  check_workspace(made, workspace_memory, workspace_of(p));
+
+  fake_cuda().multiprocessors = 131;
+  fresh();
+  CHECK(run(p).forward.grid[0] == 130);
+  fake_cuda().multiprocessors = 132;
+  fresh();
+  p.flags = FA3_FLAG_BATCH_INVARIANT;
+  const Pair invariant = run(p);
+  CHECK((!invariant.row().has(Trait::multicast) && invariant.forward.cluster == 1));
+  p.kernel = "fa3_fwdservedmlapair_bf16_d64x512_window_128x128";
+  CHECK(forward(p) == FA3_ERROR_INVALID_ARGUMENT);
+  CHECK(std::string(fa3_last_error_message()).find("BATCH_INVARIANT") != std::string::npos);
+}
+
 TEST_CASE("a launch with K and V apart above 256", "[launch][latent]") {
   fresh();
   const fa3_forward_params p = on_pages(384, 264);

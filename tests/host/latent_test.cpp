@@ -231,11 +231,13 @@ TEST_CASE("long caches of a few heads are split", "[latent]") {
   REQUIRE(validate(&p, Rules::shapes, problem) == FA3_OK);
   const ForwardPlan& made = plan(problem, fit_of(problem), assumed_card(132));
   const ForwardRow& row = forward_row(made.forward.row);
-  CHECK((row.has(Trait::qv) && made.forward.tiles.count() == 4));
-  CHECK(made.forward.pieces.count() >= 132);
-  CHECK((made.launches[made.launch_count - 1].grid == 132 && made.schedule_bytes > 0));
-  // Slots of 64 rows of V's columns.
-  CHECK(made.workspace_bytes >= size_t(made.forward.slots) * 64 * (dv * 4 + 16));
+  CHECK((row.has(Trait::qv) && row.has(Trait::multicast) && made.forward.tiles.count() == 2));
+  CHECK(made.forward.pieces.count() >= 66);
+  REQUIRE(made.launch_count == 3);
+  CHECK((made.launches[1].grid == 132 && made.schedule_bytes > 0));
+  CHECK((made.launches[2].step == ForwardStep::add_parts && made.launches[2].grid == 264));
+  // Slots of 128 rows of V's columns.
+  CHECK(made.workspace_bytes >= size_t(made.forward.slots) * 128 * (dv * 4 + 16));
 }
 
 TEST_CASE("kernels for a second query and without one are not taken for each other", "[latent]") {

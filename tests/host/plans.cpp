@@ -177,10 +177,11 @@ void check_workspace(const ForwardProblem& problem, const RowPlan& plan, int mul
   const size_t cleared = size_t((plan.pieces.ticket_tiles * row.warpgroups() + 7) / 8 * 8) * sizeof(Tickets);
   CHECK((layout.partials >= layout.tickets + cleared && layout.partials % 16 == 0));
   // Of each of a part's rows O, and m and l for each of the lanes that share it, or with packed heads once, in float32.
-  // Then there are no more rows than a head has, rounded up to four.
+  // Then there are no more rows than a head has, rounded up to whole units.
   const size_t sums = row.packs_heads() ? 4 : 8;
   const int64_t of_head = rows_of(problem, row);
-  const int64_t slot_rows = row.packs_heads() && of_head < row.Br ? (of_head + 3) / 4 * 4 : row.Br;
+  const int64_t unit = row.slot_unit(), whole = (of_head + unit - 1) / unit * unit;
+  const int64_t slot_rows = row.packs_heads() && of_head < row.Br ? whole : row.Br;
   CHECK(layout.bytes == layout.partials + size_t(plan.slots * slot_rows) * 4 * (size_t(row.dv) + sums));
   CHECK(layout.bytes <= most_workspace(row, multiprocessors));
 }

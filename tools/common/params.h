@@ -49,10 +49,10 @@ inline size_t workspace_size(const fa3_backward_params& params) {
   return bytes;
 }
 
-// Of the call's last launch: before the forward kernel there may be passes.
+// Of the forward kernel, before and behind which there may be passes; or of the last launch, if all are passes.
 inline fa3_kernel_info forward_kernel_info(const fa3_forward_params& params, int multiprocessors = 0) {
   fa3_kernel_info info = kernel_info();
-  for (int launch = 0; launch == 0 || launch < info.launches; ++launch)
+  for (int launch = 0; launch == 0 || (launch < info.launches && info.kind == FA3_KERNEL_PASS); ++launch)
     if (fa3_forward_kernel_info(&params, multiprocessors, launch, &info) != FA3_OK)
       throw std::runtime_error(std::string("fa3_forward_kernel_info: ") + fa3_last_error_message());
   return info;

@@ -52,6 +52,7 @@ size_t parameter_bytes(fa3::Pass pass) {
     case fa3::Pass::empty_rows: return sizeof(fa3::EmptyRowsParams);
     case fa3::Pass::tile_v: return sizeof(fa3::TileVParams);
     case fa3::Pass::plan_lengths: return sizeof(fa3::PlanLengthsPassParams);
+    case fa3::Pass::add_parts: return sizeof(fa3::PlannedForwardParams);
     case fa3::Pass::bwd_prepare:
     case fa3::Pass::bwd_finish:
     case fa3::Pass::bwd_sum: return sizeof(fa3::BackwardParams);
@@ -105,7 +106,9 @@ int tma_loads(const fa3::ForwardRow& row) {
   const int lanes = row.lands_v() ? 32 : 64;
   const int boxes = row.has(fa3::Trait::own_lengths) ? (row.stage_keys() + lanes - 1) / lanes : 0;
   // With halves of O's columns V comes in these, and none behind the loop; a second tensor of Q comes in a loop.
-  if (row.halves_columns()) return boxes * (k + v / 2) + row.slabs() + row.has(fa3::Trait::qv);
+  // Thread blocks of a cluster have a share of V each.
+  if (row.halves_columns())
+    return boxes * (k + v / 2 / row.cluster_blocks()) + row.slabs() + row.has(fa3::Trait::qv);
   // With packed heads the warp that hands pieces over sends for Q, at three places, where K and V are widened.
   const int q = row.slabs() + (row.is_8bit() || row.widens() || row.takes_copies());
   const int copies = row.widens() && row.packs_heads() ? 3 : 1;

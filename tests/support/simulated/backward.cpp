@@ -120,12 +120,6 @@ CUresult simulate_prepare(const BackwardParams& p, unsigned tiles) {
   return CUDA_SUCCESS;
 }
 
-CUresult simulate_finish(const BackwardParams& p, const PassRow& row, unsigned tiles) {
-  const int64_t first = int64_t{p.order.done_behind} * p.order.section * p.order.share;
-  each_shared_tile(p.order, first, first + tiles, [&](int32_t tile) { finish(p, row.d, tile); });
-  return CUDA_SUCCESS;
-}
-
 // Where a part's sums for 64 keys are.
 static float* key_sums(const BackwardParams& p, int d, int gradient, int64_t part, int64_t tile) {
   return p.keys.sums + ((gradient * p.order.batch_heads + part) * p.keys.tiles + tile) * tile_rows * d;
@@ -148,6 +142,15 @@ CUresult simulate_sum(const BackwardParams& p, const PassRow& row, unsigned tile
         }
       }
   return CUDA_SUCCESS;
+}
+
+CUresult simulate_finish(const BackwardParams& p, const PassRow& row, unsigned tiles) {
+  const int64_t first = int64_t{p.order.done_behind} * p.order.section * p.order.share;
+  const int64_t left = p.rows.dq_sums ? tiles_left(p.order) : 0;
+  if (int64_t{tiles} < left) return CUDA_ERROR_LAUNCH_FAILED;
+  each_shared_tile(p.order, first, first + left, [&](int32_t tile) { finish(p, row.d, tile); });
+  if (p.order.key_sums == 1) return int64_t{tiles} == left ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+  return simulate_sum(p, row, tiles - unsigned(left));
 }
 
 CUresult simulate(const BackwardParams& p, const BackwardRow& row, const BackwardTensors& t, unsigned blocks) {

@@ -45,13 +45,25 @@ inline CUresult check_launch(const unsigned (&grid)[3], const unsigned (&block)[
   return CUDA_SUCCESS;
 }
 
-// Only this attribute is known here: the launch may start while the one before it ends.
+// Only these attributes are known here: the launch may start while the one before it ends, and the size of its
+// clusters, of which the grid is a multiple.
 inline CUresult check_attributes(const CUlaunchConfig& config) {
-  for (unsigned i = 0; i < config.numAttrs; ++i)
-    if (config.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION ||
-        config.attrs[i].value.programmaticStreamSerializationAllowed != 1)
-      return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const CUlaunchAttribute& attribute = config.attrs[i];
+    const auto& cluster = attribute.value.clusterDim;
+    const bool legal = attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+                           ? cluster.x >= 1 && cluster.x <= 8 && cluster.y == 1 && cluster.z == 1 &&
+                                 config.gridDimX % cluster.x == 0
+                           : attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                                 attribute.value.programmaticStreamSerializationAllowed == 1;
+    if (!legal) return CUDA_ERROR_INVALID_VALUE;
+  }
   return CUDA_SUCCESS;
+}
+inline const CUlaunchAttribute* attribute_of(const CUlaunchConfig& config, CUlaunchAttributeID id) {
+  for (unsigned i = 0; i < config.numAttrs; ++i)
+    if (config.attrs[i].id == id) return &config.attrs[i];
+  return nullptr;
 }
 
 }  // namespace fa3::test

@@ -91,6 +91,10 @@ struct Launched {
       case Pass::empty_rows: std::memcpy(&empty_rows, params, sizeof empty_rows); break;
       case Pass::tile_v: std::memcpy(&tile_v, params, sizeof tile_v); break;
       case Pass::plan_lengths: std::memcpy(&lengths, params, sizeof lengths); break;
+      case Pass::add_parts:
+        std::memcpy(static_cast<void*>(&static_cast<PlannedForwardParams&>(planned)), params,
+                    sizeof(PlannedForwardParams));
+        break;
       case Pass::bwd_prepare:
       case Pass::bwd_finish:
       case Pass::bwd_sum: std::memcpy(static_cast<void*>(&backward), params, sizeof backward); break;

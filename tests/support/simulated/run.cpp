@@ -276,6 +276,7 @@ CUresult run(const Launched& launch) {
       case Pass::empty_rows: return write_empty_rows(launch.empty_rows);
       case Pass::tile_v: return tile_v(launch);
       case Pass::plan_lengths: return plan_lengths(launch.lengths);
+      case Pass::add_parts: return simulate_add_parts(launch.planned);
       case Pass::bwd_prepare: return simulate_prepare(launch.backward, launch.grid);
       case Pass::bwd_finish: return simulate_finish(launch.backward, *row, launch.grid);
       case Pass::bwd_sum: return simulate_sum(launch.backward, *row, launch.grid);

@@ -5,9 +5,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "half.h"
@@ -135,6 +137,14 @@ bool is_whole(std::vector<Planned> parts, const Blocks& blocks, int32_t slots, s
   return begin == blocks.end;
 }
 
+// Of kernels whose O is in two halves: tiles whose parts wait for the pass that adds them up.
+struct SplitTile {
+  std::function<void()> compute;
+  const void* partials;
+  int32_t tile_rows;
+};
+std::vector<SplitTile> left_to_pass;
+
 }  // namespace
 
 CUresult simulate_served(const Launched& launch, const ServedTensors& t) {
@@ -160,10 +170,22 @@ CUresult simulate_served(const Launched& launch, const ServedTensors& t) {
         (p.page_table && s.k_row % p.box_rows != 0) ||
         !is_whole(parts, tile_blocks(seen, first, row.Br, row.Bc), p.counts->slots, slots))
       return CUDA_ERROR_LAUNCH_FAILED;
-    for (int32_t head = 0; head < p.tiles.heads; ++head)
-      for (int32_t r = first; r < end; ++r)
-        if (packing.head(r) < heads_of_tile)
-          compute(launch, t, parts[0], seen.of(r), packing.query(r), int64_t{head} * heads_of_tile + packing.head(r));
+    const auto compute_rows = [=, piece = parts[0], heads_of_call = int32_t{p.tiles.heads}] {
+      for (int32_t head = 0; head < heads_of_call; ++head)
+        for (int32_t r = first; r < end; ++r)
+          if (packing.head(r) < heads_of_tile)
+            compute(launch, t, piece, seen.of(r), packing.query(r), int64_t{head} * heads_of_tile + packing.head(r));
+    };
+    if (row.halves_columns() && parts.size() > 1) left_to_pass.push_back({compute_rows, p.partials, row.Br});
+    else compute_rows();
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult simulate_add_parts(const PlannedForwardParams& p) {
+  for (const SplitTile& tile : std::exchange(left_to_pass, {})) {
+    if (tile.partials != p.partials || tile.tile_rows != p.tile_rows) return CUDA_ERROR_LAUNCH_FAILED;
+    tile.compute();
   }
   return CUDA_SUCCESS;
 }

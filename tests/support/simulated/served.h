@@ -15,4 +15,7 @@ struct ServedTensors {
 // ticket of its own.
 CUresult simulate_served(const Launched& launch, const ServedTensors& tensors);
 
+// The pass behind kernels whose O is in two halves, from which tiles that are split get their O and LSE here, too.
+CUresult simulate_add_parts(const PlannedForwardParams& p);
+
 }  // namespace fa3::test
