@@ -70,8 +70,8 @@ FA3_DEVICE void write_four(const BackwardRows& p, uint16_t* gradient, int64_t at
   *to = make_float4(before.x + y[0], before.y + y[1], before.z + y[2], before.w + y[3]);
 }
 
-// dK or dV of the n-th 64 keys, counted over the list, its heads and both gradients, as the sum over the parts, in their
-// order.
+// dK or dV of the n-th 64 keys, counted over the list, its heads and both gradients, as the sum over the parts, in
+// their order.
 FA3_DEVICE void sum_keys(const PlannedBackwardParams& p, int n) {
   constexpr int in_flight = 4, step = threads / (d / 4);  // rows, of which a thread has four columns each
   const int all = n / p.keys.tiles, tile = n - all * p.keys.tiles;

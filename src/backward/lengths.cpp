@@ -333,8 +333,9 @@ BlockOrder query_order_of(const BackwardProblem& problem, const PlanBackwardPara
 }  // namespace
 
 bool depends_on_card(const BackwardProblem& problem, const BackwardRow& row) {
-  PlanBackwardParams call;
-  return problem.has_queries() && problem.has_keys() && plan_params(problem, row, call) &&
+  if (!problem.has_queries() || !problem.has_keys() || !suits_fast_memory(problem, row)) return false;
+  PlanBackwardParams call;  // with parts each has fewer readers
+  return plan_params(problem, row, call) &&
          suits_fast_memory(in_parts(problem, listed_parts(problem, row, call)), row);
 }
 

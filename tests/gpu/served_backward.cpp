@@ -201,6 +201,23 @@ TEST_CASE("served backward: parts of heads of K and V", "[served][backward]") {
       }
 }
 
+// So many key blocks that thread blocks round dQ of earlier ones beside later ones.
+TEST_CASE("served backward: parts of many sequences", "[served][backward]") {
+  gpu();
+  ServedProblem p;
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.packed_q = p.packed_k = true, p.guard = 64;
+  p.head_dim = p.head_dim_v = 72, p.heads = 8, p.heads_kv = 1, p.seed = seed_for(9600);
+  ServedProblem::Lengths lengths(80, {150, 150});
+  lengths.push_back({512, 512});
+  make_room(p, lengths, 1);
+  p.max_seqlen_q = p.max_seqlen_k = 512;
+  p.poisoned.assign(size_t(p.batch), false);
+  ServedGradients g = case_of(p, {});
+  INFO(text_of(p, {}));
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  CHECK(run(g, false) == "");
+}
+
 // Whatever stands in device memory, nothing outside of the tensors is touched.
 TEST_CASE("served backward: wrong numbers reach nothing outside of the tensors", "[served][backward]") {
   gpu();

@@ -316,11 +316,11 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
   const bool rounds = p.rows.store == GradientStore::rounded;
   if ((!rounds && (is_complete || p.order.done_behind > 0)) || q.columns() > row.d || v.columns() > row.dv ||
       sums_dq != (p.rows.dq_sums != nullptr) || p.readers * parts != p.heads_per_kv ||
-      heads != int64_t{p.keys.heads} * parts || p.order.batch_heads != heads ||
-      p.keys.sums != nullptr ||
+      heads != int64_t{p.keys.heads} * parts || p.order.batch_heads != heads || p.keys.sums != nullptr ||
       (parts > 1 && (is_complete || p.keys.tiles != p.call.most_blocks * (row.Bc / tile_rows) || p.unrounded.adds)) ||
       (p.order.key_sums > 1) != (!rounds || parts > 1) ||
-      (parts > 1 && row.has(Trait::softcap) && p.order.done_behind > 0) || heads % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
+      (parts > 1 && row.has(Trait::softcap) && p.order.done_behind > 0) || heads % p.order.section_heads != 0 ||
+      p.counts->blocks > p.call.most_blocks ||
       int64_t{blocks} != (row.takes_several_blocks() ? std::min<int64_t>(most, multiprocessors) : most) ||
       p.call.Br != Br || p.call.Bc != row.Bc)
     return CUDA_ERROR_LAUNCH_FAILED;
