@@ -171,9 +171,9 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
       if (one_lane) arrive(smem.empty_dout[use.index]);
       use.next<query_stages>();
     };
-    // Float32 of packed lengths leaves before dQ of others takes its registers; there is none of them to round then.
-    // With softcap it has the rest of the way for itself, as these rows spill otherwise. Without, that would put the
-    // main loop in another order at d 64 (measured: 1.7%).
+    // Float32 of packed lengths leaves before dQ of others takes its registers. With softcap it has the rest of the way
+    // for itself, as these rows spill otherwise, and no dQ of others is to be rounded then. Rows without softcap have
+    // one way for all, as with two the main loop has another order at d 64 (measured: 1.7%).
     constexpr bool apart = own_lengths && has(Trait::softcap);
     const bool rounded = rounds_keys(p);
     if (own_lengths && !rounded) store(smem.claims.read_by_warp(n));

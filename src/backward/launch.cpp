@@ -59,11 +59,11 @@ fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, con
   if (fa3_status status = encode(driver, "v", problem.v, row, row.Bc, params.v)) return status;
   if (fa3_status status = encode(driver, "dout", dout, row, row.Br, params.dout)) return status;
   // Through these no float32 is stored; but they are prefetched, so they must be maps.
-  const bool sums = problem.store != GradientStore::rounded;
+  const bool is_fp32 = problem.store != GradientStore::rounded;
   if (problem.has_queries() && !plan.sums_dq)
-    if (fa3_status status = encode(driver, "dq", sums ? problem.q : problem.dq, row, 64, params.dq)) return status;
-  if (fa3_status status = encode(driver, "dk", sums ? problem.k : problem.dk, row, 64, params.dk)) return status;
-  return encode(driver, "dv", sums ? problem.v : problem.dv, row, 64, params.dv);
+    if (fa3_status status = encode(driver, "dq", is_fp32 ? problem.q : problem.dq, row, 64, params.dq)) return status;
+  if (fa3_status status = encode(driver, "dk", is_fp32 ? problem.k : problem.dk, row, 64, params.dk)) return status;
+  return encode(driver, "dv", is_fp32 ? problem.v : problem.dv, row, 64, params.dv);
 }
 
 fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t empty_rows, const BackwardRun& plan,

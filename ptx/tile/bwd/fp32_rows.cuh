@@ -46,18 +46,12 @@ FA3_DEVICE void sum_fp32(const BackwardParams& p, const float4* sums, int64_t ne
 // A warpgroup's 64 rows; `warp` of its four. to: where the first row is; columns, rows: so many there are.
 FA3_DEVICE void store_fp32(const float (&D)[d / 2], float* to, int64_t row_stride, int columns, int rows, float scale,
                            bool add, int warp) {
-  constexpr int groups = 1;
   const int lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
   to += row * row_stride + 2 * (lane % 4);
 #pragma unroll
-  for (int first = 0; first < d / 8; first += groups) {
-    float4 x[groups];
-#pragma unroll
-    for (int g = 0; g < groups; g++) {
-      const float* const its = &D[4 * (first + g)];
-      x[g] = make_float4(its[0], its[1], its[2], its[3]);
-    }
-    store_fp32(to + 8 * first, 8 * row_stride, x, columns - 8 * first, rows - row, add, scale);
+  for (int g = 0; g < d / 8; g++) {
+    const float4 x[1] = {{D[4 * g], D[4 * g + 1], D[4 * g + 2], D[4 * g + 3]}};
+    store_fp32(to + 8 * g, 8 * row_stride, x, columns - 8 * g, rows - row, add, scale);
   }
 }
 
