@@ -260,7 +260,8 @@ TEST_CASE("every row that the library chooses has costs that rank it sensibly", 
     // packed heads there may be one consumer, which waits for its own exponentials: four times. What scores are changed
     // by comes on top. For few rows what each warp does beside its products takes most of the time.
     const int columns = row.d + row.dv + (row.has(Trait::qv) ? row.dv : 0);
-    const double least = 2.0 * row.most_rows() * row.Bc * columns / (8192.0 / row.element_bytes() * 1.98);
+    const int rows = row.most_rows() / row.cluster_blocks();
+    const double least = 2.0 * rows * row.Bc * columns / (8192.0 / row.element_bytes() * 1.98);
     for (const Costs& c : {costs.together, costs.behind}) {
       const double plain = row.has(Trait::few_rows) ? 8 : row.is_8bit() ? 5 : row.packs_heads() ? 4 : 3;
       const double most = plain * (row.transforms_scores() ? 1.4 : 1);

@@ -80,7 +80,8 @@ Unfolded unfold(const ForwardProblem& problem, const RowPlan& plan, int32_t numb
 }
 
 size_t most_workspace(const ForwardRow& row, int multiprocessors) {
-  return size_t(3 * multiprocessors) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 64 * size_t(multiprocessors + 2);
+  const int takers = multiprocessors / row.cluster_blocks();
+  return size_t(3 * takers) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 64 * size_t(multiprocessors + 2);
 }
 
 namespace {

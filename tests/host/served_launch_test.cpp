@@ -1,5 +1,6 @@
 // What a served call launches (packed lengths, pages, windows, sinks), seen by a driver that only listens.
 #include <catch2/catch_test_macros.hpp>
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <string>
@@ -383,7 +384,7 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     p.kernel = row.name;
     const Pair made = run(p);
     CHECK(made.forward.kernel == row.name);
-    CHECK(fake.loaded.back() == row.name);
+    CHECK(std::find(fake.loaded.begin(), fake.loaded.end(), row.name) != fake.loaded.end());
     CHECK((made.forward.block[0] == unsigned(row.threads()) && made.forward.shared == unsigned(row.smem_bytes())));
     CHECK((made.call().Br == row.Br && made.call().Bc == row.Bc && made.call().heads == heads));
     CHECK(made.params().tiles.heads == heads);
@@ -394,9 +395,10 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     CHECK(U32(map_of(made.params().k).box) == box);
     check_workspace(made, workspace_memory, workspace_of(p));
     const fa3_kernel_info first = info_of(p, 0), second = info_of(p, 1);
-    CHECK((std::string(first.name) == plan_pass && first.kind == FA3_KERNEL_PASS && first.launches == 2));
+    const int launches = row.halves_columns() ? 3 : 2;
+    CHECK((std::string(first.name) == plan_pass && first.kind == FA3_KERNEL_PASS && first.launches == launches));
     CHECK((first.grid == 1 && first.tiles == 0 && first.pieces == 0));
-    CHECK((std::string(second.name) == row.name && second.kind == FA3_KERNEL_FORWARD && second.launches == 2));
+    CHECK((std::string(second.name) == row.name && second.kind == FA3_KERNEL_FORWARD && second.launches == launches));
     CHECK((second.grid == int(made.forward.grid[0]) && second.causal == 0));
     CHECK(second.tiles == int64_t{made.call().most_tiles} * heads);
     CHECK(second.pieces == second.tiles + int64_t{made.call().most_slots} * heads);
