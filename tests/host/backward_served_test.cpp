@@ -383,7 +383,7 @@ TEST_CASE("sections of grouped heads, and which way their blocks go, by the card
       {{16, 1024, 64, 8, 64}, {4, down}, {8, up}},
       {{2, 8192, 32, 8}, {4, down}, {4, up}},
       {{20, 2048, 32, 4}, {2, down}, {4, down}},  // query rows that read a key have 1024 columns,
-      {{4, 4096, 32, 4}, {4, down}, {4, up}},     // and of each of two parts 512
+      {{4, 4096, 32, 4}, {4, down}, {4, up}},     // and of each of four parts 256
       {{16, 1024, 40, 8}, {4, down}, {8, up}},
       {{16, 1024, 40, 10}, {2, down}, {5, up}},
       {{2, 8193, 32, 8}, {1, up}, {1, up}},  // too long
