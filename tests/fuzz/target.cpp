@@ -221,12 +221,15 @@ void ask(const fa3_forward_params* p, Choices& choices, bool accepted) {
   for (int launch = 0; launch < std::max(info.launches, 1); ++launch) {
     fa3_kernel_info one = FA3_KERNEL_INFO_INIT;
     if (fa3_forward_kernel_info(p, multiprocessors, launch, &one) != FA3_OK) die("no info", fa3_last_error_message());
+    // A cluster has two thread blocks, wherever it runs.
     if (one.pieces < one.tiles || one.launches != info.launches || one.multiprocessors != multiprocessors ||
-        (one.grid > 0) != (info.launches > 0) || (one.kind == FA3_KERNEL_FORWARD && one.grid > multiprocessors))
+        (one.grid > 0) != (info.launches > 0) ||
+        (one.kind == FA3_KERNEL_FORWARD && one.grid > std::max(multiprocessors, 2)))
       die("info", one.name);
-    info = one;  // the last one is the forward kernel's
+    if (info.kind != FA3_KERNEL_FORWARD) info = one;  // of passes alone the last one
   }
-  if (fa3_forward_kernel_info(p, multiprocessors, std::max(info.launches, 1), &info) == FA3_OK)
+  fa3_kernel_info beyond = FA3_KERNEL_INFO_INIT;
+  if (fa3_forward_kernel_info(p, multiprocessors, std::max(info.launches, 1), &beyond) == FA3_OK)
     die("launch", info.name);
   if (info.launches == 0) return;
   // The header's bound; the few KB are 64 bytes for each multiprocessor. V that is made into tiles comes on top, or the

@@ -183,7 +183,7 @@ def numpy_arrays():
     empty = np.empty  # shapes alone are asked about
     info = fa3.kernel_info(empty((1, 1, 128, 64), np.float16), empty((1, 900, 1, 64), np.float16),
                            empty((1, 900, 1, 512), np.float16), qv=empty((1, 1, 128, 512), np.float16))
-    assert info.name.startswith("fa3_fwdservedmla_fp16_") and info.head_dim_v == 512, info.name
+    assert info.name.startswith("fa3_fwdservedmlapair_fp16_") and info.head_dim_v == 512, info.name
 
 
 torch.manual_seed(3)

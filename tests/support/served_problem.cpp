@@ -488,6 +488,7 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
     p.batch_invariant = false, p.uses_q = p.uses_q && p.packed_q;
     for (auto& pair : lengths) pair[0] = std::min(pair[0], most);
   }
+  if (limits.row && limits.row->has(Trait::multicast)) p.batch_invariant = false;
   fit_budget(p, lengths, limits.budget);
   make_room(p, lengths, random.bits());
   p.max_seqlen_q = int32_t(std::min<int64_t>(p.max_seqlen_q, most));
