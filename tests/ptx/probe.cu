@@ -2,6 +2,7 @@
 // wrapper. A kernel's parameters are those of its wrapper, with the same names (arrays as Array), then the place where
 // the results are stored, in order. The kernels are never run.
 #include "isa/barrier.cuh"
+#include "isa/cluster.cuh"
 #include "isa/fence.cuh"
 #include "isa/grid.cuh"
 #include "isa/math.cuh"
@@ -33,6 +34,17 @@ PROBE(bar_arrive)(int id, int threads) { bar_arrive(id, threads); }
 
 PROBE(fence_proxy_async_shared)() { fence_proxy_async_shared(); }
 PROBE(fence_proxy_async_global)() { fence_proxy_async_global(); }
+PROBE(cluster_ctarank)(uint32_t* out) { *out = cluster_ctarank(); }
+PROBE(barrier_cluster)() { barrier_cluster(); }
+PROBE(barrier_cluster_unaligned)() { barrier_cluster_unaligned(); }
+PROBE(mbarrier_arrive_cluster_if)(uint32_t addr, uint32_t rank, bool p) { mbarrier_arrive_cluster_if(addr, rank, p); }
+PROBE(st_async_u32)(uint32_t addr, uint32_t value, uint32_t mbar, uint32_t rank) {
+  st_async_u32(addr, value, mbar, rank);
+}
+PROBE(cp_async_bulk_tensor_4d_load_multicast)(uint32_t dst, const void* map, uint32_t mbar, int c0, int c1, int c2,
+                                              int c3, uint16_t ranks) {
+  cp_async_bulk_tensor_4d_load_multicast(dst, map, mbar, c0, c1, c2, c3, ranks);
+}
 PROBE(fence_mbarrier_init)() { fence_mbarrier_init(); }
 PROBE(ld_acquire_gpu_u32)(const uint32_t* addr, uint32_t* out) { *out = ld_acquire_gpu_u32(addr); }
 PROBE(atom_add_gpu_u32)(uint32_t* addr, uint32_t value, uint32_t* out) { *out = atom_add_gpu_u32(addr, value); }

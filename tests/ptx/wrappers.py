@@ -4,6 +4,9 @@ A comment names the wrapper's operands after its parameters, so that their order
 probe.cu has the parameters of the wrapper that it calls, and each register of the instruction is followed back to the
 parameter that it was loaded from. A name that is no parameter is the wrapper's return value, which is followed to the
 place where the kernel stores it.
+
+A wrapper is one instruction, or a few that belong together, in their order, with "; " between them. An address that
+mapa makes is that of the thread block with a rank; what a comment names by it is followed back to mapa's own operand.
 """
 import re
 from dataclasses import dataclass, field
@@ -53,6 +56,7 @@ class Trace:
     """What the probe's PTX says: the inline assembly, and for every register what it holds."""
     blocks: int = 0
     instructions: list = field(default_factory=list)  # (predicate, opcode, operands) of the inline assembly
+    ranks: list = field(default_factory=list)  # of each mapa: what its rank holds
     roots: dict = field(default_factory=dict)
     stores: dict = field(default_factory=dict)  # offset: register
 
@@ -216,7 +220,11 @@ def trace(kernel, parameters):
             predicate, opcode, operands = match[1] or "", match[2], match[3] or ""
             loaded = re.fullmatch(r"(%\w+), \[\w+_param_(\d+)(?:\+(\d+))?\]", operands)
             stored = re.fullmatch(r"\[(%\w+)(?:\+(\d+))?\], (%\w+)", operands)
-            if inline and not opcode.startswith(("setp.", "selp.")):
+            if inline and opcode.startswith("mapa."):
+                target, address, rank = [token for token in tokens_of(operands) if is_register(token)]
+                result.roots[target] = result.roots.get(address, {address})
+                result.ranks.append(result.roots.get(rank, {rank}))
+            elif inline and not opcode.startswith(("setp.", "selp.")):
                 result.instructions.append((predicate, opcode, operands))
                 # Outputs are what nothing has written before. They get a value of their own.
                 for token in tokens_of(predicate + " " + operands):
@@ -234,9 +242,24 @@ def trace(kernel, parameters):
 
 # Comparison -----------------------------------------------------------------------------------------------------------
 
-def expected_tokens(comment, wrapper, probe):
-    """The comment's instruction for this probe: names of macro parameters in the opcode and array operands replaced."""
-    match = re.fullmatch(r"(?:@(\w+)\s+)?(\S+)(?:\s+(.*))?", comment.instruction)
+def stated_instructions(comment):
+    """Those of a comment, without mapa, whose result stands for its operand; and the names of mapa's ranks."""
+    instructions, ranks, mapped = [], [], {}
+    for text in comment.instruction.split("; "):
+        mapa = re.fullmatch(r"(?:@\w+\s+)?mapa\.\S+ (\w+), (\w+), (\w+)", text)
+        if mapa:
+            mapped[mapa[1]] = mapa[2]
+            ranks.append(mapa[3])
+            continue
+        for name, address in mapped.items():
+            text = text.replace(f"[{name}]", f"[{address}]")
+        instructions.append(text)
+    return instructions, ranks
+
+
+def expected_tokens(instruction, comment, wrapper, probe):
+    """A comment's instruction for this probe: names of macro parameters in the opcode and array operands replaced."""
+    match = re.fullmatch(r"(?:@(\w+)\s+)?(\S+)(?:\s+(.*))?", instruction)
     predicate, opcode, operands = match[1] or "", match[2], match[3] or ""
     named = re.fullmatch(re.sub(r"##(\w+?)##", r"(?P<\1>\\w+)", comment.name), wrapper.name).groupdict()
     if "d" in probe.counts:
@@ -252,10 +275,20 @@ def compare(wrapper, probe, kernel):
     found = trace(kernel, probe.parameters)
     if not wrapper.comment.instruction:
         return f"has the instruction {found.instructions[0][1]}" if found.instructions else ""
-    if len(found.instructions) != 1:
-        return f"is {len(found.instructions)} instructions, a wrapper is one"
-    predicate, opcode, operands = found.instructions[0]
-    stated_predicate, stated_opcode, stated = expected_tokens(wrapper.comment, wrapper, probe)
+    instructions, ranks = stated_instructions(wrapper.comment)
+    if len(found.instructions) != len(instructions):
+        return f"is {len(found.instructions)} instructions, its comment says {len(instructions)}"
+    if bool(found.ranks) != bool(ranks) or any(root != {(name, 0)} for root in found.ranks for name in ranks):
+        return f"maps addresses to the rank {found.ranks}, its comment says {ranks}"
+    for emitted, stated in zip(found.instructions, instructions):
+        if problem := compare_one(wrapper, probe, found, emitted, stated):
+            return problem
+    return ""
+
+
+def compare_one(wrapper, probe, found, instruction, stated_instruction):
+    predicate, opcode, operands = instruction
+    stated_predicate, stated_opcode, stated = expected_tokens(stated_instruction, wrapper.comment, wrapper, probe)
     if opcode != stated_opcode:
         return f"emits {opcode}, its comment says {stated_opcode}"
     emitted = tokens_of(operands)

@@ -75,6 +75,21 @@ class CheckCanFail(unittest.TestCase):
         self.expect("matrix.cuh:.* ldmatrix_x4 .*x4.shared.b16, its comment says .*x4.trans.shared.b16",
                     header=("matrix.cuh", "x4.shared.b16 {r0, r1", "x4.trans.shared.b16 {r0, r1"))
 
+    def test_wrong_rank(self):
+        self.expect(r"mbarrier_arrive_cluster_if .* maps addresses to the rank .*, its comment says \['addr'\]",
+                    header=("cluster.cuh", "@p mapa.shared::cluster.u32 to, addr, rank; @p",
+                            "@p mapa.shared::cluster.u32 to, addr, addr; @p"))
+
+    def test_unmapped_address(self):
+        self.expect(r"st_async_u32 .* maps addresses to the rank .*, its comment says \[\]",
+                    header=("cluster.cuh", "// ptx: mapa.shared::cluster.u32 to, addr, rank;\n//      st.async",
+                            "// ptx: st.async"))
+
+    def test_missing_instruction(self):
+        self.expect(r"barrier_cluster .* is 2 instructions, its comment says 1",
+                    header=("cluster.cuh", "release.aligned; barrier.cluster.wait.acquire.aligned;  (",
+                            "release.aligned;  ("))
+
     def test_wrong_wgmma_shape(self):
         self.expect(r"wgmma_m64k16_f32_\w+_ss .* its comment says wgmma.mma_async.sync.aligned.m32n",
                     header=("wgmma.cuh", "/* ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {d}, a, b",
