@@ -186,7 +186,8 @@ void expect_rows(const ServedCase& made, int64_t first, int64_t last, const Head
     const size_t o = size_t(n * p.head_dim_v);
     const auto rounded = [&](float x) { return tools::round_to(x, p.dtype); };
     // Under a small cap all weights of a row are about 1. The kernels' may be above it, as they are relative to
-    // something near the maximum, and there steps of 16 bits are twice as wide; so here all are.
+    // something near the maximum, and from 1 to 2 steps of 16 bits are twice as wide. So here all are made to lie
+    // there: the smallest is exp(-2 cap), and exp(2 * 0.34) is just below 2.
     const float above = p.softcap > 0 && p.softcap < 0.34f ? std::exp(2 * p.softcap) : 1;
     const auto weight = [&](float x) { return tools::round_to(x * above, p.weight_dtype()) / above; };
     const auto exact = [](double x) { return x; };
