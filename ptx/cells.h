@@ -187,6 +187,9 @@ enum class Trait : uint32_t {
   // Two thread blocks, a cluster, have 64 rows each of a tile. Each loads half of K and V, for both (kernels/mla.cu).
   multicast = 1 << 25,
 
+  // With few_rows and qv: half of the 64 rows may exist, not a quarter.
+  half_rows = 1 << 26,
+
   // Of passes, from bit 28 on:
 
   // Of fa3_quantize, with rotary embedding, which takes registers from all others.
@@ -205,7 +208,7 @@ enum class Trait : uint32_t {
   of_backward = chosen | hold_exps | own_lengths | softcap | alibi | one_key_block | as_written | prepares_ahead |
                 keeps_together | centered_k,
   of_pass = rotates,
-  of_forward = (one_key_block - 1) | multicast,  // all that stand above the first one, and this
+  of_forward = (one_key_block - 1) | multicast | half_rows,  // all that stand above the first one, and these
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
 

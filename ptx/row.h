@@ -96,7 +96,10 @@ struct ForwardRow : TiledRow {
   // By a pass before the kernel.
   constexpr bool takes_copies() const { return v == VLayout::copied; }
   // With Trait::few_rows: as many of a tile's rows may exist.
-  constexpr int most_rows() const { return has(Trait::few_rows) ? (dv <= 128 ? 16 : 8) : Br; }
+  constexpr int most_rows() const {
+    if (!has(Trait::few_rows)) return Br;
+    return has(Trait::half_rows) ? 32 : dv <= 128 || halves_columns() ? 16 : 8;
+  }
   // Does V land beside its stage, to be mended on the way there (tile/landing.cuh, tile/widen.cuh)?
   constexpr bool lands_v() const { return transposes_v() || widens(); }
   constexpr bool takes_v_tiles() const { return v == VLayout::tiles; }
@@ -163,8 +166,9 @@ struct ForwardRow : TiledRow {
   // left of shared memory.
   constexpr int landed_slabs() const { return loads_e4m3_keys() ? (d + 127) / 128 : v_slabs(); }
   constexpr int landing_bytes() const { return loads_e4m3_keys() ? Bc * landed_slabs() * 128 : v_block_bytes(); }
-  constexpr int k_block_bytes() const { return has(Trait::few_rows) ? landing_bytes() : TiledRow::k_block_bytes(); }
-  constexpr int v_block_bytes() const { return has(Trait::few_rows) ? landing_bytes() : TiledRow::v_block_bytes(); }
+  constexpr bool has_bytes_in_stages() const { return loads_e4m3_keys() && !widens(); }
+  constexpr int k_block_bytes() const { return has_bytes_in_stages() ? landing_bytes() : TiledRow::k_block_bytes(); }
+  constexpr int v_block_bytes() const { return has_bytes_in_stages() ? landing_bytes() : TiledRow::v_block_bytes(); }
   constexpr int landing_buffers() const {
     const int left = (227 * 1024 - bytes_beside_landings()) / landing_bytes();
     return widens() ? (left < most_landings ? left : most_landings) : lands_v() ? 2 : 0;
@@ -179,15 +183,20 @@ struct ForwardRow : TiledRow {
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
   // With Trait::few_rows: what each of the warps has of a piece (WarpShare in tile/smem.cuh).
   constexpr int warp_share_bytes() const {
-    return has(Trait::few_rows) ? (4 * consumers() * most_rows() * (dv + 4 + 3) * 4 + 1023) / 1024 * 1024 : 0;
+    return has_warp_shares() ? (4 * consumers() * most_rows() * (dv + 4 + 3) * 4 + 1023) / 1024 * 1024 : 0;
   }
+  constexpr bool has_warp_shares() const { return has(Trait::few_rows) && !halves_columns(); }
   // Where one of two warpgroups with half of O's columns each tells the other of their rows (Scored in tile/smem.cuh).
   constexpr int scored_bytes() const { return halves_columns() ? 2048 : 0; }
+  // With Trait::few_rows P of two blocks besides.
+  constexpr int few_p_bytes() const {
+    return has(Trait::few_rows) && halves_columns() ? 2 * most_rows() * stage_keys() * element_bytes() : 0;
+  }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
   constexpr int bytes_beside_landings() const {
     return q_buffers * q_buffer_bytes() + stages * stage_bytes() + v_mean_bytes() + handed_bytes() +
-           warp_share_bytes() + scored_bytes() + barrier_bytes + sequence_bytes();
+           warp_share_bytes() + few_p_bytes() + scored_bytes() + barrier_bytes + sequence_bytes();
   }
   constexpr int smem_bytes() const { return bytes_beside_landings() + landing_buffers() * landing_bytes(); }
 
@@ -197,9 +206,11 @@ struct ForwardRow : TiledRow {
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
            (!halves_columns() || (dv % 128 == 0 && stages == 2 && Bc % 32 == 0 && packs_heads() && warpgroups() == 1 &&
                                   has(Trait::own_lengths) && !has(Trait::shares_keys) && !has(Trait::alibi))) &&
-           (!has(Trait::few_rows) || (loads_e4m3_keys() && packs_heads() && warpgroups() == 1 &&
-                                      Bc % (64 * consumers()) == 0 &&
-                                      !split_stage() && !has(Trait::shares_keys))) &&
+           (!has(Trait::few_rows) || (packs_heads() && warpgroups() == 1 && !split_stage() &&
+                                      !has(Trait::shares_keys) &&
+                                      (halves_columns() ? has(Trait::qv) && stage_keys() == 64 && !is_8bit() :
+                                       loads_e4m3_keys() && Bc % (64 * consumers()) == 0))) &&
+           (!has(Trait::half_rows) || (has(Trait::few_rows) && has(Trait::qv))) &&
            (!has(Trait::qv) || (halves_columns() && d == slab_columns())) &&
            (!has(Trait::multicast) || (halves_columns() && Br == 128)) &&
            (v_slabs() <= slabs() || o_from_registers()) &&  // O leaves through a Q buffer

@@ -34,6 +34,13 @@ FA3_DEVICE void stmatrix_x4(uint32_t addr, uint32_t r0, uint32_t r1, uint32_t r2
                : "memory");
 }
 
+// ptx: stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [addr], {r0, r1, r2, r3};  (stmatrix)
+FA3_DEVICE void stmatrix_x4_trans(uint32_t addr, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(r0), "r"(r1),
+               "r"(r2), "r"(r3)
+               : "memory");
+}
+
 // ptx: mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {d0, d1, d2, d3}, {a0, a1, a2, a3}, {b0, b1},
 //      {d0, d1, d2, d3};  (mma)
 FA3_DEVICE void mma_m16n8k16_f32_bf16(float& d0, float& d1, float& d2, float& d3, const uint32_t (&a)[4], uint32_t b0,

@@ -21,6 +21,7 @@
 //          of one column are row g of the product, those of the other row g + 8. So O^T has V's columns 2 g and
 //          2 g + 1 there.
 #include "../tile/block.cuh"
+#include "../tile/few_rows.cuh"
 #include "../tile/mask.cuh"
 #include "../tile/narrow_q.cuh"
 #include "../tile/packed.cuh"
@@ -43,10 +44,6 @@ inline constexpr int key_groups = Bc / 16 / warps;         // of 16 keys that a 
 inline constexpr int steps = d / 16;                       // of K Q^T along its columns
 inline constexpr int o_tiles = dv / 16;                    // of V^T P^T along O's columns
 inline constexpr int lane_rows = 2 * row_groups;           // rows of which a lane has scores: 8 b + 2 t + e is 2 b + e
-
-// m may be so much less than a row's largest score, in units of exp2, that O need not be multiplied each time: P stay
-// far below fp16's largest number.
-inline constexpr float m_slack = 8.f;
 
 // In each quad pair of lanes the keys' swizzles differ in the two bits by which 4 chunks stand apart.
 FA3_DEVICE int key_of(int row) { return row % 2 ? row / 2 ^ 5 : row / 2; }
@@ -100,18 +97,6 @@ struct Queries {
     }
   }
 };
-
-// Sums over the 8 lanes that have the same rows.
-FA3_DEVICE float column_sum(float x) {
-#pragma unroll
-  for (int lanes = 4; lanes < 32; lanes *= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
-  return x;
-}
-FA3_DEVICE float column_max(float x) {
-#pragma unroll
-  for (int lanes = 4; lanes < 32; lanes *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
-  return x;
-}
 
 // A warp's part of the work on a piece's rows.
 class Warp {

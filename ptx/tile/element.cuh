@@ -44,12 +44,12 @@ inline constexpr float p_limit = is_8bit ? 440.f : multiplies_bf16 ? 0x1p64f : 0
 static_assert(!is_8bit || 16 * Bc / 4 <= p_limit);
 
 // The accumulators += A B, or = A B without `accumulate`; A from shared memory (ss) or registers (rs). B with n
-// contiguous (TransB, as V is) or k; of 8-bit types always with k.
-template <int TransB = 0, int n>
+// contiguous (TransB, as V is) or k, A with m (TransA) or k; of 8-bit types always with k.
+template <int TransB = 0, int TransA = 0, int n>
 FA3_DEVICE void wgmma_ss(float (&accumulators)[n], uint64_t a, uint64_t b, int accumulate) {
   if constexpr (is_8bit) ptx::wgmma_m64k32_f32_e4m3_ss(accumulators, a, b, accumulate);
-  else if constexpr (multiplies_bf16) ptx::wgmma_m64k16_f32_bf16_ss<0, TransB>(accumulators, a, b, accumulate);
-  else ptx::wgmma_m64k16_f32_f16_ss<0, TransB>(accumulators, a, b, accumulate);
+  else if constexpr (multiplies_bf16) ptx::wgmma_m64k16_f32_bf16_ss<TransA, TransB>(accumulators, a, b, accumulate);
+  else ptx::wgmma_m64k16_f32_f16_ss<TransA, TransB>(accumulators, a, b, accumulate);
 }
 template <int TransB = 1, int n>
 FA3_DEVICE void wgmma_rs(float (&accumulators)[n], const uint32_t* a, uint64_t b, int accumulate) {

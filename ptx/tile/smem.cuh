@@ -96,9 +96,10 @@ struct WarpShare {
 // What the warpgroup that has the scores tells the other one with a block's P, which lie in the place of the block's
 // first slab of K (kernels/mla.cu).
 struct Scored {
-  float alpha[64];    // what O is multiplied by before,
+  static constexpr int rows = has(Trait::few_rows) ? config.most_rows() : 64;
+  float alpha[rows];  // what O is multiplied by before,
   uint32_t moves[4];  // if m of any of a warp's rows moves
-  float m[64], l[64], fit[64];  // with the last block of a piece; fit: of Excess
+  float m[rows], l[rows], fit[rows];  // with the last block of a piece; fit: of Excess
 };
 
 // Pieces of the list in device memory (Trait::own_lengths), on their way from the warp that claims them to those that
@@ -140,9 +141,11 @@ struct alignas(1024) Smem {
   // After its last QK, a buffer takes the O of the same rows on its way out.
   Element q[config.q_buffers][64 * q_row_elements];
   Stage stage[config.stages];
+  // P of two blocks in the same kernels, where few rows exist: for both warpgroups, as WGMMA's operand B.
+  Element few_p[config.few_p_bytes() ? 2 : 0][config.most_rows() * Bc];
   Landing landing;
   Handed handed[shares_keys ? 1 : 0];
-  WarpShare warp_share[has(Trait::few_rows) ? 4 * consumers : 0];
+  WarpShare warp_share[config.has_warp_shares() ? 4 * consumers : 0];
   alignas(16) float v_mean[config.v_means()][dv];  // where there are scales: what is added to O (VMeanRing)
   BlockScales block_scales[config.block_scales() ? config.stages : 0];  // of the block whose K is in the stage
 
@@ -159,6 +162,7 @@ struct alignas(1024) Smem {
   PieceRing pieces;
   Scored scored[halves_columns ? consumers : 0];
   uint64_t full_scored[halves_columns ? consumers : 0];  // arrived at by its warps
+  float of_warps[config.few_p_bytes() ? 4 : 0][Scored::rows];  // what those that have the scores tell each other
   ClusterPiece cluster_piece[multicasts];
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
