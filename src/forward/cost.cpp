@@ -110,9 +110,10 @@ RowCosts widened(RowCosts costs, const ForwardRow& row) {
 // Keys in the rows of the products: what a warp does with its quarter of a block, or two warpgroups with one whose
 // products are WGMMAs.
 RowCosts of_few_rows(const ForwardRow& row) {
-  const int32_t wide = row.has(Trait::half_rows) ? 2000 : 1600;
-  const int32_t block = row.halves_columns() ? wide : 150 + row.Bc * (row.d + row.dv) / 96;
-  return {{block, 1400, 1600, 750}, {block, 1400, 1600, 750}, 650};
+  const int32_t narrow_block = 150 + row.Bc * (row.d + row.dv) / 96;
+  const int32_t block = !row.halves_columns() ? narrow_block : row.has(Trait::half_rows) ? 1900 : 1600;
+  const int32_t piece = row.has(Trait::half_rows) ? 2000 : 1400;
+  return {{block, piece, 1600, 750}, {block, piece, 1600, 750}, 650};
 }
 
 RowCosts costs_of(const ForwardRow& row) {

@@ -192,6 +192,40 @@ TEST_CASE("served: latent attention on each kernel", "[served][latent]") {
       }
 }
 
+// Few heads, or few of several queries: up to 16 rows, and up to 32. Scores that are large move m often.
+TEST_CASE("served: latent attention of few rows", "[served][latent]") {
+  gpu();
+  struct Kernel {
+    const char* name;
+    int64_t rows;
+  };
+  int number = 16700;
+  for (const Kernel& kernel : {Kernel{"fa3_fwdservedmlafew_bf16_d64x512_window_64x128", 16},
+                               Kernel{"fa3_fwdservedmlafew_fp16_d64x512_window_64x128", 16},
+                               Kernel{"fa3_fwdservedmlahalf_bf16_d64x512_window_64x128", 32},
+                               Kernel{"fa3_fwdservedmlahalf_fp16_d64x512_window_64x128", 32}})
+    for (const int64_t heads : {1, 3, 8, 16})
+      for (const int64_t page_size : {0, 16, 64})
+        for (const float scale : {0.07f, 1.f}) {
+          ServedProblem p;
+          p.seed = seed_for(number++);
+          tools::Random random(p.seed);
+          p.kernel = kernel.name, p.dtype = std::strstr(kernel.name, "bf16") ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+          p.heads = heads, p.heads_kv = 1, p.head_dim = 576, p.head_dim_v = 512, p.v_in_k = true;
+          p.softmax_scale = scale;
+          p.mask = number % 3 ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_WINDOW;
+          if (p.mask == FA3_MASK_WINDOW) p.window_left = int32_t(random.between(0, 300));
+          p.packed_q = true, p.has_sinks = number % 4 == 0, p.uses_k = true, p.page_size = page_size;
+          const int64_t queries = kernel.rows / (heads == 3 ? 4 : heads);
+          ServedProblem::Lengths lengths = {{queries, 12000}, {1, 63}, {0, 70}, {queries, 0}, {1, 200}, {1, 5000}};
+          if (number % 2)
+            for (int n = 0; n < 150; ++n) lengths.push_back({random.between(0, queries), random.between(0, 200)});
+          make_room(p, lengths, p.seed);
+          p.max_seqlen_q = int32_t(queries);
+          run(p);
+        }
+}
+
 TEST_CASE("served: head dimensions above 256", "[served][latent]") {
   gpu();
   int number = 17000;

@@ -192,13 +192,16 @@ TEST_CASE("which calls have V in K", "[latent]") {
 }
 
 TEST_CASE("wide calls run on rows of their own, with any number of queries", "[latent]") {
-  CHECK(name_row(one_tensor(), "fa3_fwdservedmla_bf16_") == 3);
-  CHECK(name_row(two_queries(), "fa3_fwdservedmla_bf16_") == 3);
+  CHECK(name_row(one_tensor(), "fa3_fwdservedmlahalf_bf16_") == 3);
+  CHECK(name_row(two_queries(), "fa3_fwdservedmlahalf_bf16_") == 3);
   CHECK(name_row(packed_queries(), "fa3_fwdservedmla_bf16_") == 3);
   CHECK(name_row(apart(), "fa3_fwdservedwide_bf16_") == 6);
   P p = two_queries();
   for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.qv}) t->dtype = FA3_DTYPE_FP16;
-  name_row(p, "fa3_fwdservedmla_fp16_");
+  name_row(p, "fa3_fwdservedmlahalf_fp16_");
+  for (fa3_tensor* t : {&p.q, &p.o, &p.qv}) t->dim[1] = 1;
+  p.lse.dim[2] = 1;
+  name_row(p, "fa3_fwdservedmlafew_fp16_");
   p.flags = FA3_FLAG_BATCH_INVARIANT;
   name_row(p, "fa3_fwdservedmla_fp16_");
   p.softcap = 30;

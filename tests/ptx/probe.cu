@@ -95,6 +95,9 @@ PROBE(ldmatrix_x4_trans)(Array<uint32_t, 4> r, uint32_t addr, uint32_t* out) {
   put(out, r.v);
 }
 PROBE(movmatrix_trans)(uint32_t a, uint32_t* out) { *out = movmatrix_trans(a); }
+PROBE(stmatrix_x4_trans)(uint32_t addr, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  stmatrix_x4_trans(addr, r0, r1, r2, r3);
+}
 PROBE(stmatrix_x4)(uint32_t addr, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
   stmatrix_x4(addr, r0, r1, r2, r3);
 }

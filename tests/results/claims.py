@@ -339,7 +339,7 @@ CARD_TABLES = {
         "windows and sinks, over the better of FlashAttention-4 and cuDNN": over_served("window", "sink"),
         "decoding on caches in pages, over the best of vLLM's, FlashAttention-4 and cuDNN": over_served("decode"),
         "the same in windows, or with sinks": over_served("decode_window", "sink_decode"),
-        "latent attention, over the better of vLLM's FlashAttention-3 and FlashMLA": over_served("mla"),
+        "latent attention, over the best of FlashInfer, vLLM's FlashAttention-3 and FlashMLA": over_served("mla"),
         "backward of packed lengths, over the better of FlashAttention-4 and cuDNN":
             over_served("varlen_bwd"),
         "backward in windows, or with sinks, over the same": over_served("window_bwd", "sink_bwd"),
