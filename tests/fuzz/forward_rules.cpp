@@ -138,10 +138,13 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
       j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
       j.wrong_if((std::strstr(p.kernel, "servedmla") != nullptr) != (served.qv || v_in_k), "params->kernel");
       const bool widens = p.k.dtype == FA3_DTYPE_E4M3 && !e4m3;
-      const bool copied = std::strstr(p.kernel, "copied"), few = std::strstr(p.kernel, "widenedfew");
+      const bool copied = std::strstr(p.kernel, "copied");
+      const bool few = std::strstr(p.kernel, "few") || std::strstr(p.kernel, "mlahalf");
+      const bool pair = std::strstr(p.kernel, "mlapair");
       j.wrong_if((copied || std::strstr(p.kernel, "widened")) != widens, "params->kernel");
-      // Copies can have too many rows. Kernels for few rows take no others, nor calls with FA3_FLAG_BATCH_INVARIANT.
-      j.open_if(copied || few, "params->kernel");
+      // Copies can have too many rows. Kernels for few rows take no others, nor do they, or clusters, take calls with
+      // FA3_FLAG_BATCH_INVARIANT.
+      j.open_if(copied || few || pair, "params->kernel");
       judge_packed_heads(j, p.kernel, rows_q, heads, heads_kv);
     }
     // Which scales and which V a kernel of e4m3 takes, its name tells, the header does not.
