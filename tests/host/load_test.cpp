@@ -165,11 +165,14 @@ TEST_CASE("a warm call asks the driver for no more than it needs, and costs litt
   fake.calls = 0;
   REQUIRE(forward(p) == FA3_OK);
   CHECK(fake.calls == 6);  // the current context's id, four maps, the launch
+  // Where other processes have the caches, a call takes half as long again, for seconds.
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
   double best = 1e9;
-  for (int n = 0; n < 2000; ++n) {
-    const auto start = std::chrono::steady_clock::now();
+  for (int n = 0; n < 2000 || (best >= 2 && Clock::now() - begin < std::chrono::seconds(20)); ++n) {
+    const auto start = Clock::now();
     forward(p);
-    best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    best = std::min(best, std::chrono::duration<double, std::micro>(Clock::now() - start).count());
   }
   INFO(best << " microseconds");
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
