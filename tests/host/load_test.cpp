@@ -165,7 +165,7 @@ TEST_CASE("a warm call asks the driver for no more than it needs, and costs litt
   fake.calls = 0;
   REQUIRE(forward(p) == FA3_OK);
   CHECK(fake.calls == 6);  // the current context's id, four maps, the launch
-  // Where other processes have the caches, a call takes half as long again, for seconds.
+  // While the machine is busy with other work a call takes half as long again: so it is tried until that is over.
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   double best = 1e9;
