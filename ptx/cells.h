@@ -190,6 +190,10 @@ enum class Trait : uint32_t {
   // With few_rows and qv: half of the 64 rows may exist, not a quarter.
   half_rows = 1 << 26,
 
+  // For short sequences: a thread block computes one tile, and a multiprocessor holds several of them, so that some load
+  // or store while others compute (kernels/short.cu).
+  one_tile = 1 << 27,
+
   // Of passes, from bit 28 on:
 
   // Of fa3_quantize, with rotary embedding, which takes registers from all others.
@@ -200,6 +204,7 @@ enum class Trait : uint32_t {
   fast_packed = fast | early_claim | early_first_q,
   served = fast | own_lengths,
   served_packed = fast_packed | own_lengths,
+  one_tile_each = chosen | no_producer | one_tile,
   served_few = chosen | splits | early_claim | early_first_q | own_lengths | few_rows,
   centered_served = own_lengths | centered_k,
   capped_alibi = own_lengths | softcap | alibi,
@@ -208,7 +213,7 @@ enum class Trait : uint32_t {
   of_backward = chosen | hold_exps | own_lengths | softcap | alibi | one_key_block | as_written | prepares_ahead |
                 keeps_together | centered_k,
   of_pass = rotates,
-  of_forward = (one_key_block - 1) | multicast | half_rows,  // all that stand above the first one, and these
+  of_forward = (one_key_block - 1) | multicast | half_rows | one_tile,  // all that stand above the first one, and these
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
 

@@ -142,6 +142,14 @@ struct ForwardRow : TiledRow {
     return (producers() > 1 ? producers() : 1) * producer_registers() + consumers() * consumer_registers();
   }
 
+  // Thread blocks that a multiprocessor holds at once: with Trait::one_tile as many as fit its 228 KB, of which each
+  // takes one more than it asks for, with 128 registers for a thread.
+  constexpr int resident_blocks() const {
+    if (!has(Trait::one_tile)) return 1;
+    const int of_memory = 228 * 1024 / (smem_bytes() + 1024), of_registers = 512 / threads();
+    return of_memory < of_registers ? of_memory : of_registers;
+  }
+
   // So many columns of O get their sums at a time, with Trait::two_level (tile/sums.cuh).
   constexpr int sum_columns() const { return dv <= 128 ? dv : 64; }
   // So many buffers of Q a warpgroup may have at once, and is told when each is full: two even if there are fewer.
@@ -152,7 +160,7 @@ struct ForwardRow : TiledRow {
   }
   constexpr int stage_bytes() const { return k_block_bytes() + v_block_bytes(); }
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
-  constexpr bool split_stage() const { return stages <= 2 && !halves_columns(); }
+  constexpr bool split_stage() const { return (stages <= 2 || has(Trait::one_tile)) && !halves_columns(); }
   // Otherwise the place in the ring is a division away, too much for main loops that are not bound by memory.
   constexpr bool has_power_of_two_stages() const { return (stages & (stages - 1)) == 0; }
   // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
@@ -202,7 +210,7 @@ struct ForwardRow : TiledRow {
 
   constexpr bool valid() const {
     return has_only(traits, Trait::of_forward) &&
-           Br % 64 == 0 && warpgroups() >= (packs_heads() ? 1 : 2) && warpgroups() <= 4 && Bc % 16 == 0 &&
+           Br % 64 == 0 && warpgroups() >= (packs_heads() || has(Trait::one_tile) ? 1 : 2) && warpgroups() <= 4 && Bc % 16 == 0 &&
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
            (!halves_columns() || (dv % 128 == 0 && stages == 2 && Bc % 32 == 0 && packs_heads() && warpgroups() == 1 &&
                                   has(Trait::own_lengths) && !has(Trait::shares_keys) && !has(Trait::alibi))) &&
@@ -224,6 +232,8 @@ struct ForwardRow : TiledRow {
            (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
            (!has(Trait::own_lengths) || slab_bytes() == 128) &&
            (!transforms_scores() || (has(Trait::own_lengths) && !block_scales())) &&
+           (!has(Trait::one_tile) || (has(Trait::no_producer) && !has(Trait::splits) && q_buffers == warpgroups() &&
+                                      !is_8bit() && !packs_heads())) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
            (!bounded_right() || (tile_warpgroups() - 1) * 64 <= (stages - 1) * stage_keys()) &&

@@ -270,7 +270,7 @@ struct Upright {
   }
 };
 
-// m and l of a lane's two rows of each 16, lane / 4 and 8 more; and their sinks.
+// m and l of a lane's two rows of each 16, lane / 4 and 8 more.
 struct RowSums {
   float m[strips][2], l[strips][2], fit[strips][2];  // fit: what makes O fit l, as it is of rounded P
 

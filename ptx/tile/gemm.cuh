@@ -15,8 +15,8 @@ inline constexpr uint64_t qk_descriptor = descriptor(16, 8 * slab_row_bytes, sla
 inline constexpr uint64_t v_descriptor = is_8bit ? descriptor(v_tile_keys * dv, 8 * v_tile_keys, Swizzle::none)
                                                  : descriptor(Bc * slab_row_bytes, 8 * slab_row_bytes, slab_swizzle);
 
-// The same operand, so many units on. In kernels/mla.cu ptxas keeps descriptors in lane registers, from which each
-// product takes them: so there only their lower halves are added to, which is all that differs.
+// The same operand, so many units on. In kernels/mla.cu and mla_few.cu descriptors are many: so there only their lower
+// halves are added to, which is all that differs.
 FA3_DEVICE uint64_t moved(uint64_t operand, uint32_t units) {
   if constexpr (halves_columns) return (operand & ~uint64_t{0xffffffff}) | (uint32_t(operand) + units);
   else return operand + units;

@@ -54,7 +54,8 @@ Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, co
   }
   if (is_short && tiles.count() > balanced * multiprocessors) {
     // A single consumer is done with few rows sooner.
-    const auto stored = static_cast<int32_t>(row.warpgroups() == 1 ? std::min<int64_t>(of_head, 64) : 0);
+    const bool is_alone = packs_heads && row.warpgroups() == 1;
+    const auto stored = static_cast<int32_t>(is_alone ? std::min<int64_t>(of_head, 64) : 0);
     costs.behind.piece = costs.among + 6 * stored;
   }
   if (row.has(Trait::shares_keys) && longest < least_turns(row))

@@ -116,7 +116,15 @@ RowCosts of_few_rows(const ForwardRow& row) {
   return {{block, piece, 1600, 750}, {block, piece, 1600, 750}, 650};
 }
 
+// A thread block takes 3 us and its products, and a multiprocessor has several at once.
+RowCosts of_one_tile(const ForwardRow& row) {
+  const int32_t block = row.Br * row.Bc * (row.d + row.dv) / static_cast<int32_t>(500 * products_per_us(row));
+  const int32_t piece = 3000 / row.resident_blocks();
+  return {{block, piece, 0, 0}, {block, piece, 0, 0}, piece};
+}
+
 RowCosts costs_of(const ForwardRow& row) {
+  if (row.has(Trait::one_tile)) return of_one_tile(row);
   if (row.has(Trait::few_rows)) return of_few_rows(row);
   if (row.widens()) return widened(costs_of_tile(row), row);
   return row.transforms_scores() ? transformed(costs_of_tile(row), row) : costs_of_tile(row);

@@ -120,8 +120,8 @@ bool is_wide(const ForwardProblem& problem) {
 }
 
 // The rows among which the library chooses: of all that can run the problem, those of the smallest head dimensions that
-// hold its own. Rows with packed heads (Heads::packed) and other rows have smallest dimensions of their own; those
-// with packed heads come last.
+// hold its own. Rows with packed heads (Heads::packed), rows for short sequences (Trait::one_tile) and other rows have
+// smallest dimensions of their own; those for short sequences come behind the others, those with packed heads last.
 //
 // Where only rows with packed heads hold the problem, they take any number of queries.
 //
@@ -137,8 +137,8 @@ void find_rows(const ForwardProblem& problem, bool copies, Fit& fit) {
       is_wide(problem) || (invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem));
   // Where K and V are widened, no other rows hold large head dimensions.
   const bool packs_if_alone = may_pack || problem.widens_keys();
-  Fit packed;
-  fit.count = packed.count = 0;
+  Fit packed, brief;
+  fit.count = packed.count = brief.count = 0;
   for (int i = 0; i < candidates.count; ++i) {
     const int n = candidates.rows[i];
     const ForwardRow& row = forward_row(n);
@@ -146,11 +146,12 @@ void find_rows(const ForwardProblem& problem, bool copies, Fit& fit) {
     if (!holds(row, problem) || (packs && !packs_if_alone) || !takes(row, problem) || row.takes_copies() != copies ||
         has_needless_scales(row, problem))
       continue;
-    Fit& of_kind = packs ? packed : fit;
+    Fit& of_kind = packs ? packed : row.has(Trait::one_tile) ? brief : fit;
     if (of_kind.count && is_narrower(forward_row(of_kind.rows[0]), row)) continue;
     if (of_kind.count && is_narrower(row, forward_row(of_kind.rows[0]))) of_kind.count = 0;
     of_kind.rows[of_kind.count++] = n;
   }
+  for (int n = 0; n < brief.count; ++n) fit.rows[fit.count++] = brief.rows[n];
   if (!may_pack && fit.count) packed.count = 0;
   for (int n = 0; n < packed.count; ++n) fit.rows[fit.count++] = packed.rows[n];
   if (!invariant || fit.count == 0) return;

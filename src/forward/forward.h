@@ -89,7 +89,7 @@ struct ForwardLaunch {
   ForwardStep step;
   int row;
   int32_t grid;  // thread blocks. Those of a forward kernel are persistent: one for each multiprocessor, or for each
-                 // piece where there are fewer
+                 // piece where there are fewer; with Trait::one_tile there is one for each tile
 };
 
 // Where copies of K and V are in the workspace (copies.h), in bytes from its start.

@@ -221,10 +221,12 @@ void ask(const fa3_forward_params* p, Choices& choices, bool accepted) {
   for (int launch = 0; launch < std::max(info.launches, 1); ++launch) {
     fa3_kernel_info one = FA3_KERNEL_INFO_INIT;
     if (fa3_forward_kernel_info(p, multiprocessors, launch, &one) != FA3_OK) die("no info", fa3_last_error_message());
-    // A cluster has two thread blocks, wherever it runs.
+    // A cluster has two thread blocks, wherever it runs; in kernels for short sequences each tile has one.
+    const bool is_short = std::string(one.name).starts_with("fa3_fwdshort");
+    const int64_t most_grid = is_short ? one.tiles : std::max(multiprocessors, 2);
     if (one.pieces < one.tiles || one.launches != info.launches || one.multiprocessors != multiprocessors ||
         (one.grid > 0) != (info.launches > 0) ||
-        (one.kind == FA3_KERNEL_FORWARD && one.grid > std::max(multiprocessors, 2)))
+        (one.kind == FA3_KERNEL_FORWARD && one.grid > most_grid))
       die("info", one.name);
     if (info.kind != FA3_KERNEL_FORWARD) info = one;  // of passes alone the last one
   }

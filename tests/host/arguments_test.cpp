@@ -349,7 +349,7 @@ TEST_CASE("packed strides", "[arguments]") {
 }
 
 TEST_CASE("questions about numbers of multiprocessors and launches that there are not", "[arguments]") {
-  const P p = imaginary({.seqlen_q = 70}), empty = imaginary({.batch = 0});
+  const P p = imaginary({.seqlen_q = 70, .seqlen_k = 100, .head_dim = 256}), empty = imaginary({.batch = 0});
   size_t bytes = 12345;
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   for (int32_t wrong : {-1, 1025, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()})

@@ -138,9 +138,12 @@ TEST_CASE("the fastest row is taken", "[plan]") {
     const int64_t seqlen = 200 + int64_t(random() % 8000), heads = 1 + int64_t(random() % 12);
     const int32_t mask = random() % 2 ? FA3_MASK_NONE : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
     const ForwardProblem problem = problem_of(square(1, seqlen, heads, random() % 2 ? 64 : 128), mask);
-    const Fit fits = fit_of(problem);
+    Fit fits = fit_of(problem);
+    const auto has_one_tile = [](int row) { return forward_row(row).has(Trait::one_tile); };
+    fits.count = int(std::remove_if(fits.rows, fits.rows + fits.count, has_one_tile) - fits.rows);
     REQUIRE(fits.count == 2);
     const RowPlan& made = planned(problem);
+    if (has_one_tile(made.row)) continue;  // below
     taken.insert(rows[made.row].name);
     RowPlan first, second;
     plan_row(problem, fits.rows[0], assumed_card(132), first);
@@ -172,12 +175,15 @@ TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
       // With one head for each of K and V nothing is packed, but these kernels wait for memory better.
       for (const int64_t batch : {1, 8, 64}) CHECK(packs({batch, 1, 8192, 8, 8, head_dim}, mask));
       // And store few rows sooner, where the others' time is short; but not many.
-      for (const int64_t rows : {16, 48}) CHECK(packs({512, rows, rows, 16, 16, head_dim}, mask));
-      for (const int64_t rows : {49, 64}) CHECK_FALSE(packs({512, rows, rows, 16, 16, head_dim}, mask));
-      CHECK(packs({512, 64, 64, 32, 16, head_dim}, mask));
+      for (const int64_t rows : {16, 48}) CHECK(packs({512, rows, 600, 16, 16, head_dim}, mask));
+      for (const int64_t rows : {49, 64}) CHECK_FALSE(packs({512, rows, 600, 16, 16, head_dim}, mask));
+      CHECK(packs({512, 64, 600, 32, 16, head_dim}, mask));
       CHECK(packs({512, 64, 8192, 16, 16, head_dim}, mask));
-      CHECK(packs({33, 64, 64, 16, 16, head_dim}, mask));  // four waves
-      CHECK_FALSE(packs({34, 64, 64, 16, 16, head_dim}, mask));
+      CHECK(packs({33, 64, 600, 16, 16, head_dim}, mask));  // four waves
+      CHECK_FALSE(packs({34, 64, 600, 16, 16, head_dim}, mask));
+      // Of short sequences only where the heads that share K and V fit one tile.
+      CHECK(packs({512, 16, 16, 64, 16, head_dim}, mask));
+      CHECK_FALSE(packs({512, 17, 17, 64, 16, head_dim}, mask));
     }
   // All multiprocessors read the keys, where there are enough of them, as tiles or as parts.
   for (const auto& [batch, heads_kv, seqlen_k] :
@@ -186,6 +192,53 @@ TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
         planned(problem_of({batch, 1, seqlen_k, 4 * heads_kv, heads_kv, 128}, FA3_MASK_CAUSAL_BOTTOM_RIGHT));
     INFO("batch " << batch << ", " << heads_kv << " heads, keys " << seqlen_k);
     CHECK(made.pieces.count() >= (batch * heads_kv == 1 ? 16 : 90));
+  }
+}
+
+TEST_CASE("short sequences have a thread block for each tile", "[plan]") {
+  // The rows of a tile, or 0 if thread blocks stay.
+  const auto rows = [](const Shape& shape, int32_t mask, int multiprocessors = 132) {
+    const ForwardProblem problem = problem_of(shape, mask);
+    const ForwardPlan& made = plan(problem, fit_of(problem), assumed_card(multiprocessors));
+    const ForwardRow& row = forward_row(made.forward.row);
+    const bool is_short = row.has(Trait::one_tile);
+    const int32_t tiles = made.forward.tiles.count();
+    CHECK((made.launch_count == 1 && made.launches[0].grid <= (is_short ? tiles : multiprocessors)));
+    CHECK((!is_short || made.launches[0].grid == tiles));
+    CHECK((!is_short || (made.workspace_bytes == FA3_FORWARD_WORKSPACE_BYTES && row.d >= shape.head_dim)));
+    return is_short ? row.Br : 0;
+  };
+  for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+    for (const int64_t head_dim : {24, 64, 80, 128, 256}) {
+      INFO("mask " << mask << ", head_dim " << head_dim);
+      const bool is_wide = head_dim > 128;
+      for (const int64_t seqlen : {1, 16, 64}) {
+        CHECK(rows(square(1, seqlen, 12, head_dim), mask) == 64);
+        CHECK(rows(square(1000, seqlen, 12, head_dim), mask) == 64);
+      }
+      for (const int64_t seqlen : {65, 100, 128}) {
+        CHECK(rows(square(1, seqlen, 12, head_dim), mask) == (is_wide ? 0 : 128));
+        CHECK(rows(square(1000, seqlen, 12, head_dim), mask) == (is_wide ? 0 : 128));
+      }
+      // Few tiles of more keys, by the number of multiprocessors.
+      const auto most_tiles = [&](int64_t seqlen_k, int64_t of_multiprocessor) {
+        CHECK(rows({1, 100, seqlen_k, 132 * of_multiprocessor, 132 * of_multiprocessor, head_dim}, mask) == 128);
+        CHECK(rows({1, 100, seqlen_k, 132 * of_multiprocessor + 4, 132 * of_multiprocessor + 4, head_dim}, mask) == 0);
+        CHECK(rows({1, 100, seqlen_k, 132 * of_multiprocessor, 132 * of_multiprocessor, head_dim}, mask, 131) == 0);
+      };
+      const bool is_causal = mask != FA3_MASK_NONE;
+      if (head_dim <= 64 && is_causal) most_tiles(129, 5), most_tiles(256, 5);
+      if (head_dim <= 64) most_tiles(257, 4), most_tiles(384, 4), most_tiles(385, 3), most_tiles(512, 3);
+      else if (!is_wide) most_tiles(129, is_causal ? 3 : 2), most_tiles(256, is_causal ? 3 : 2);
+      CHECK(rows({1, 100, head_dim <= 64 ? 513 : 257, 12, 12, head_dim}, mask) == 0);
+      // As many queries of few keys as have four tiles.
+      CHECK(rows({4, 512, 77, 8, 8, head_dim}, mask) == (is_wide ? 0 : 128));
+      CHECK(rows({4, 513, 77, 8, 8, head_dim}, mask) == 0);
+    }
+    // Two tiles of nearly as many rows as they have room for.
+    for (const int64_t seqlen : {208, 256})
+      CHECK(rows(square(1000, seqlen, 12, 64), mask) == (mask == FA3_MASK_NONE ? 128 : 0));
+    for (const int64_t seqlen : {160, 207}) CHECK(rows(square(1000, seqlen, 12, 64), mask) == 0);
   }
 }
 
@@ -287,7 +340,7 @@ TEST_CASE("short sequences run on the tiles that were measured to be faster", "[
     int64_t batch, seqlen;
     int d64_full, d64_causal, d128_full, d128_causal;
   } cases[] = {{1024, 33, 64, 64, 64, 64},   {256, 100, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128},
-               {1, 128, 128, 128, 128, 192}, {128, 197, 256, 256, 128, 192}, {64, 256, 256, 256, 128, 192},
+               {1, 128, 128, 128, 128, 128}, {128, 197, 256, 256, 128, 192}, {64, 256, 128, 256, 128, 192},
                {48, 320, 256, 256, 192, 192}};
   for (const auto& c : cases)
     for (const int64_t head_dim : {64, 128})

@@ -337,18 +337,24 @@ TEST_CASE("grids follow the device's multiprocessors", "[launch]") {
   FakeCuda& fake = fresh();
   const auto run = [&](const fa3_forward_params& p) { REQUIRE(forward(p) == FA3_OK); };
   // Persistent blocks.
-  run(imaginary({.batch = 20, .seqlen_q = 8, .heads = 2}));
+  const auto call = [](int64_t batch) {
+    return imaginary({.batch = batch, .seqlen_q = 8, .seqlen_k = 100, .heads = 2, .head_dim = 256});
+  };
+  run(call(20));
   CHECK(fake.launches.back().grid[0] == 40);
   fake.multiprocessors = 7;  // of another context, at the same address
   fake.context_id += 5000;
-  run(imaginary({.batch = 2, .seqlen_q = 8, .heads = 2}));
+  run(call(2));
   CHECK(fake.launches.back().grid[0] == 4);
-  run(imaginary({.batch = 20, .seqlen_q = 8, .heads = 2}));
+  run(call(20));
   CHECK(fake.launches.back().grid[0] == 7);
-  fa3_forward_params p = imaginary({.batch = 20, .seqlen_q = 8, .heads = 2});
+  fa3_forward_params p = call(20);
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   CHECK(fa3_forward_kernel_info(&p, 0, 0, &info) == FA3_OK);
   CHECK((info.tiles == 40 && info.grid == 7));
+  // Those of short sequences have one tile each.
+  run(imaginary({.batch = 20, .seqlen_q = 8, .heads = 2}));
+  CHECK(fake.launches.back().grid[0] == 40);
 }
 
 TEST_CASE("questions about the current device are answered for its multiprocessors", "[launch]") {

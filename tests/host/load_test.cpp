@@ -48,7 +48,7 @@ TEST_CASE("a kernel is loaded once for each context, and again when the context 
 
 TEST_CASE("many contexts keep their kernels apart", "[launch]") {
   FakeCuda& fake = fresh();
-  const fa3_forward_params p = imaginary({.seqlen_q = 70});
+  const fa3_forward_params p = imaginary({.seqlen_q = 70, .seqlen_k = 100, .head_dim = 256});  // thread blocks stay
   constexpr int contexts = 600;  // more than the table has buckets
   const auto enter = [&](int i) {
     fake.context = reinterpret_cast<CUcontext>(uintptr_t{1} << 45 | uintptr_t(i) * 64);

@@ -23,6 +23,7 @@ ALG2 = "fa3_alg2_bf16_d128_causal_128x128"
 FWD = "fa3_fwd_bf16_d64_full_256x64"
 FWD128 = "fa3_fwd_bf16_d128_full_192x64"
 SERVED = "fa3_fwdserved_bf16_d64_window_256x64"
+SHORT = "fa3_fwdshort_bf16_d128_causal_128x64"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 
 RING, WAIT = "tile/ring.cuh", "tile/barriers.cuh"
@@ -43,6 +44,11 @@ ISSUE_DK = "    wgmma_fence();\n    issue_gradient(dK,"
 SCALED = """      scale_rows(O, alpha);
       wgmma_owned(O);
       convert(S, P);"""
+
+QK_DONE = """    wgmma_wait_group<0>();                                    // A2.12
+    wgmma_owned(S);
+    ring.release_k(n, false);                                 // A2.5
+"""
 
 # Name, row, edits (file, text, what stands there instead), rule that must be broken; or ptxas' message for which the
 # build refuses the kernel.
@@ -130,6 +136,10 @@ FAULTS = [
     ("blocks-at-a-bound-on-the-left-not-masked", SERVED,
      [("kernels/fwd.cu", "while (bounded_left && Walk::has_more(i, last)) step(std::true_type());",
        "while (bounded_left && Walk::has_more(i, last)) step(std::false_type());")], "boundary.masks"),
+    ("keys-given-back-before-qk-is-done", SHORT,
+     [("kernels/short.cu", QK_DONE, "".join(QK_DONE.splitlines(True)[i] for i in (2, 0, 1)))], "hot.releases"),
+    ("next-keys-sent-for-too-early", SHORT,
+     [("kernels/short.cu", "    wait(smem_.empty_k[KvRing::index(n)], KvRing::parity(n));\n", "")], "hot.handovers"),
     ("ds-handed-over-before-dk-is-issued", BWD,
      [("kernels/bwd.cu", DS_HANDED_OVER, ""),
       ("kernels/bwd.cu", ISSUE_DK, DS_HANDED_OVER + ISSUE_DK)],

@@ -85,7 +85,9 @@ std::string text(int number) { return std::to_string(number); }
 // What mbarriers are told to expect, as the figure has it: K and V, together or each for itself, and Q; "runtime" where
 // a vector comes with Q whose length only the launch knows.
 std::string expected_bytes(const fa3::ForwardRow& row) {
-  const std::string k = text(row.k_block_bytes()), v = text(row.v_block_bytes()), q = text(row.q_buffer_bytes());
+  const int q_buffers = row.has(fa3::Trait::one_tile) ? row.q_buffers : 1;  // that are filled together
+  const std::string k = text(row.k_block_bytes()), v = text(row.v_block_bytes());
+  const std::string q = text(q_buffers * row.q_buffer_bytes());
   if (row.has(fa3::Trait::no_producer)) return joined({k, v, q}, ", ");
   const bool together = !row.split_stage() && !row.lands_v();  // but the last V comes alone
   return joined({k + (together ? "/" + text(row.stage_bytes()) : ""), v, row.is_8bit() ? "runtime" : "0/" + q}, ", ");
