@@ -142,7 +142,7 @@ typedef struct CUstream_st* fa3_stream;
  * |--------|---------------------------------------|--------------|-------------------------------------------------|
  * | q      | batch, seqlen_q, heads,    head_dim   | bf16 or fp16 | last 1; others multiples of 8 (16 bytes), >= 0  |
  * | k      | batch, seqlen_k, heads_kv, head_dim   | as q or e4m3 | as q; e4m3: see below                           |
- * | v      | batch, seqlen_k, heads_kv, head_dim_v | as k         | as k                                            |
+ * | v      | batch, seqlen_k, heads_kv, head_dim_v | as k or e4m3 | as k; e4m3: see below                           |
  * | o      | batch, seqlen_q, heads,    head_dim_v | as q or fp32 | as q (fp32: multiples of 4), > 0, nested (below)|
  * | lse    | batch, heads, seqlen_q                | fp32         | > 0 and nested                                  |
  *
@@ -249,8 +249,8 @@ typedef struct fa3_forward_params {
  *   same number: softmax_scale * q . vector. Not looked at without lse, unless there are sinks (see below).
  * - P, the softmax before its division by the row sum, is rounded to e4m3, too, times 32 relative to the row maximum.
  * - The tensors of this section must be absent if q is not e4m3, but for k_scale and v_scale of e4m3 k and v (below).
- *   fa3_reference_forward takes them as fa3_forward does, refuses scales that are not > 0 and finite, and rounds
- *   nothing but o.
+ *   (Where v alone is e4m3, v_scale is another one: see "A latent cache of e4m3".) fa3_reference_forward takes them as
+ *   fa3_forward does, refuses scales that are not > 0 and finite, and rounds nothing but o.
  *
  * 16-bit q over e4m3 k and v, as caches of servers hold them: q and o are bf16 or fp16, both the same, k and v are e4m3
  * with k_scale and v_scale, each with one number for the tensor or for each head of each sequence; the other tensors of
@@ -269,6 +269,8 @@ typedef struct fa3_forward_params {
 
 /* Rows of q, k or v that share a block scale. */
 #define FA3_SCALE_ROWS 64
+/* Columns of a row of v that share a scale, in a latent cache of e4m3. */
+#define FA3_LATENT_SCALE_COLUMNS 128
 
 /* Packed lengths, pages, windows, sinks, latent attention: what inference servers and packed training batches need.
  * Each sequence of the batch may have lengths of its own. They lie in device memory, like the tensors, and the host
@@ -290,6 +292,8 @@ typedef struct fa3_forward_params {
  * | k_scale, v_scale     | batch or 1, heads_kv or 1, 1               |       | as above                            |
  * | v_mean               | batch, heads_kv, head_dim_v                |       | as above                            |
  * | lse_offset           | as lse: with cu_seqlens_q heads, total_q   |       | as above                            |
+ * | with e4m3 v alone:   |                                            |       |                                     |
+ * | v_scale              | as v, the last one ceil(head_dim_v / 128)  | fp32  | last 1; others multiples of 4, >= 0 |
  * |----------------------|--------------------------------------------|-------|-------------------------------------|
  * | cu_seqlens_q, _k     | batch + 1                                  | int32 | 1                                   |
  * | seqused_q, _k        | batch                                      | int32 | 1                                   |
@@ -369,9 +373,28 @@ typedef struct fa3_forward_params {
  *   schedule are of one kind.
  * - fa3_backward has head dimensions up to 256 and no qv.
  *
+ * A latent cache of e4m3
+ * - With qv, v alone may be e4m3, beside q, qv and k of 16 bits (fa3_reference_forward: or of fp32). Then head_dim_v,
+ *   and v's strides but for the last one, are multiples of 16; v_scale is required, k_scale and the other tensors of
+ *   "FP8" above must be absent; and o is of q's dtype.
+ * - v_scale has a number for each FA3_LATENT_SCALE_COLUMNS = 128 columns of each row of v (the last ones of a row may
+ *   be fewer), and lies as v does: packed with cu_seqlens_k, in the same pages with page_table, in the same entries
+ *   with cache_batch_idx. Its data is aligned to 16 bytes. An element of v, in both products, is the e4m3 number times
+ *   its scale. The kernels round that to q's dtype, in which a product beyond fp16's range is infinite;
+ *   fa3_reference_forward rounds nothing but o. Scales are read when the kernels run, so their values are not checked:
+ *   0 and negative ones are numbers like others, and one that is not finite counts as if it were an element of v.
+ * - k, v and v_scale may be parts of one buffer. Such are FlashMLA's tokens of 656 bytes, 512 of e4m3, 4 scales and 64
+ *   columns of 16 bits: v.data is where the first token begins, v_scale.data 512 and k.data 528 bytes behind it, and
+ *   rows are 656 elements of v, 164 of v_scale and 328 of k apart.
+ * - All of this section goes with it but softcap and alibi_slopes. Its kernels are those of fa3_fwdservedmlae4m3few...
+ *   and fa3_fwdservedmlae4m3half..., for up to 16 and 32 rows of q for each head of k (queries times heads / heads_kv,
+ *   rounded up to a power of two), and fa3_fwdservedmlae4m3_..., for any number, which alone run with
+ *   FA3_FLAG_BATCH_INVARIANT.
+ * - fa3_quantize and fa3_append have no such scales.
+ *
  * FP8
  * - The scales, and v_mean, of sequence b are those of batch entry b, wherever its queries and keys lie: also with
- *   packed rows, pages, and a cache_batch_idx. So batch counts sequences in their dims.
+ *   packed rows, pages, and a cache_batch_idx. So batch counts sequences in their dims. (Not so of a latent cache's.)
  * - Beside a sink the keys' weights do not sum to 1, and v_mean has their sum for a factor, as if it were in V. What
  *   lse_offset adds to the scores of a row counts when they meet its sink, too, as if it were in K.
  *
@@ -397,9 +420,10 @@ typedef struct fa3_forward_params {
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
  * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL;
  * softcap or alibi_slopes with 16-bit q over e4m3; alibi_slopes with e4m3, FA3_MASK_CHUNK or FA3_FLAG_BATCH_INVARIANT;
- * softcap with lse_offset; qv or head dimensions above 256 with e4m3 or alibi_slopes; head_dim above 64 with qv. Two
- * more that only fa3_reference_forward takes: o of fp32 with e4m3, softcap, alibi_slopes, qv or head dimensions above
- * 256; head_dim above 512 where v is not part of k as "Latent attention" says.
+ * softcap with lse_offset; qv or head dimensions above 256 with alibi_slopes, or with e4m3, but for a latent cache of
+ * e4m3, which goes without softcap; head_dim above 64 with qv. Two more that only fa3_reference_forward takes: o of
+ * fp32 with e4m3, softcap, alibi_slopes, qv or head dimensions above 256; head_dim above 512 where v is not part of k
+ * as "Latent attention" says.
  * fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */

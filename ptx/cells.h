@@ -43,6 +43,8 @@ enum class VLayout {
   tiles,       // of 8 bits: as tiles (v_tile.h), and so they are used
   widened,     // of 8 bits, as K is, under Q of 16: row by row; fp16 is made of both (tile/widen.cuh, kernels/few.cu)
   copied,      // the same, but a pass has made fp16 of both in memory (kernels/widen.cu)
+  latent,      // of 8 bits, with a scale for each 128 columns of a row, beside K of 16: row by row; 16 bits are made of
+               // them in the stage (tile/widen_latent.cuh)
 };
 
 // What has a scale of K and of V: nothing, as their elements have 16 bits; each head; or each of its blocks
@@ -190,8 +192,8 @@ enum class Trait : uint32_t {
   // With few_rows and qv: half of the 64 rows may exist, not a quarter.
   half_rows = 1 << 26,
 
-  // For short sequences: a thread block computes one tile, and a multiprocessor holds several of them, so that some load
-  // or store while others compute (kernels/short.cu).
+  // For short sequences: a thread block computes one tile, and a multiprocessor holds several of them, so that some
+  // load or store while others compute (kernels/short.cu).
   one_tile = 1 << 27,
 
   // Of passes, from bit 28 on:

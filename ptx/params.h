@@ -127,6 +127,20 @@ struct LatentForwardParams : PlannedForwardParams {
 };
 static_assert(sizeof(LatentForwardParams) <= 4096);
 
+// And with V of e4m3 (VLayout::latent): its scales, each row's side by side, 16-byte aligned. They lie in pages if V
+// does.
+struct LatentScales {
+  const float* data;
+  int64_t stride_batch, stride_head, stride_row;     // in numbers
+  int32_t batches, rows;                             // that there are
+  int32_t bytes;                                     // of a row's, up to 16; what lies behind them is not read
+  int32_t reserved;                                  // keeps the struct's size a multiple of 8 bytes
+};
+struct E4m3LatentForwardParams : LatentForwardParams {
+  LatentScales latent_scales;
+};
+static_assert(sizeof(E4m3LatentForwardParams) <= 4096);
+
 // And what rows take that change scores.
 struct TransformedForwardParams : PlannedForwardParams {
   ScoreTransforms transforms;
@@ -147,6 +161,7 @@ constexpr size_t parameter_bytes(const ForwardRow& row) {
     return row.has_scales()     ? sizeof(ScaledTransformedForwardParams)
            : row.has(Trait::qv) ? sizeof(TransformedLatentForwardParams)
                                 : sizeof(TransformedForwardParams);
+  if (row.widens_latent()) return sizeof(E4m3LatentForwardParams);
   if (row.has(Trait::qv)) return sizeof(LatentForwardParams);
   if (row.has(Trait::own_lengths))
     return row.has_scales() ? sizeof(ScaledPlannedForwardParams) : sizeof(PlannedForwardParams);

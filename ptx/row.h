@@ -20,6 +20,8 @@ inline constexpr int q_box_rows = 64, o_box_rows = 16;
 
 // Rows of Q, K and V that share a scale, where scales are per block (FA3_SCALE_ROWS in fa3.h).
 inline constexpr int rows_of_scale = 64;
+// Columns of a row of V that share one, in a latent cache of e4m3 (FA3_LATENT_SCALE_COLUMNS in fa3.h).
+inline constexpr int latent_scale_columns = 128;
 
 // Registers of one thread of each warpgroup, added up, that a launch gives them: each an equal share of the register
 // file's 64K, in multiples of 8, which is 168 with three warpgroups, 128 with four and 96 with five. setmaxnreg moves
@@ -82,6 +84,9 @@ struct ForwardRow : TiledRow {
   VLayout v;
   KvScales kv_scales;
 
+  // Rows of a buffer of Q: 64, or only those that may exist, to leave memory to what lands.
+  constexpr int q_rows() const { return widens_latent() && has(Trait::few_rows) ? most_rows() : q_box_rows; }
+  constexpr int q_buffer_bytes() const { return q_rows() * q_slabs() * slab_bytes(); }
   constexpr bool packs_heads() const { return heads == Heads::packed; }
   constexpr bool o_from_registers() const { return o_exit != OExit::buffer && o_exit != OExit::buffer_late; }
   // Is O float32? Otherwise it has 16 bits, or with Q of 8 bits the dtype that the caller wants.
@@ -95,6 +100,8 @@ struct ForwardRow : TiledRow {
   constexpr bool widens() const { return loads_e4m3_keys() && !has(Trait::few_rows); }
   // By a pass before the kernel.
   constexpr bool takes_copies() const { return v == VLayout::copied; }
+  // Is V alone of e4m3, a latent cache with scales of its own, and made `dtype` of in its stage?
+  constexpr bool widens_latent() const { return v == VLayout::latent; }
   // With Trait::few_rows: as many of a tile's rows may exist.
   constexpr int most_rows() const {
     if (!has(Trait::few_rows)) return Br;
@@ -120,7 +127,9 @@ struct ForwardRow : TiledRow {
     return has(Trait::shares_keys) || halves_columns() || has(Trait::eight_warps) ? 2 * warpgroups() : warpgroups();
   }
   // Warpgroups that produce: four warps of a second one widen K and V, where consumers leave registers for them.
-  constexpr int producers() const { return has(Trait::no_producer) ? 0 : widens() && consumers() <= 2 ? 2 : 1; }
+  constexpr int producers() const {
+    return has(Trait::no_producer) ? 0 : widens_latent() || (widens() && consumers() <= 2) ? 2 : 1;
+  }
   // Warps that mend what lands.
   constexpr int menders() const { return producers() == 2 ? 4 : 2; }
   constexpr int threads() const { return (consumers() + producers()) * 128; }
@@ -150,6 +159,9 @@ struct ForwardRow : TiledRow {
     return of_memory < of_registers ? of_memory : of_registers;
   }
 
+  // And of O for one WGMMA of PV. ptxas makes no instruction that has more registers than the thread has at the launch,
+  // which are 128 with four warpgroups: accumulators for 256 columns are as many by themselves.
+  constexpr int pv_columns() const { return threads() > 384 && o_columns() > 128 ? 128 : o_columns(); }
   // So many columns of O get their sums at a time, with Trait::two_level (tile/sums.cuh).
   constexpr int sum_columns() const { return dv <= 128 ? dv : 64; }
   // So many buffers of Q a warpgroup may have at once, and is told when each is full: two even if there are fewer.
@@ -183,7 +195,12 @@ struct ForwardRow : TiledRow {
   }
   static constexpr int most_landings = 12;
   // What comes from memory for a K/V block.
-  constexpr int loaded_bytes() const { return loads_e4m3_keys() ? Bc * (d + dv) : Bc / stage_keys() * stage_bytes(); }
+  constexpr int loaded_bytes() const {
+    if (widens_latent()) return Bc * (d * 2 + dv + latent_scales() * 4);
+    return loads_e4m3_keys() ? Bc * (d + dv) : Bc / stage_keys() * stage_bytes();
+  }
+  // With VLayout::latent: numbers that a row of V has beside it.
+  constexpr int latent_scales() const { return widens_latent() ? dv / latent_scale_columns : 0; }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
   constexpr int v_means() const { return has_scales() && !has_wide_q() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
@@ -202,15 +219,19 @@ struct ForwardRow : TiledRow {
   }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
+  // With VLayout::latent: the scales of each stage's rows (LandedLatent in tile/smem.cuh).
+  constexpr int latent_scale_bytes() const { return stages * stage_keys() * latent_scales() * 4; }
   constexpr int bytes_beside_landings() const {
     return q_buffers * q_buffer_bytes() + stages * stage_bytes() + v_mean_bytes() + handed_bytes() +
-           warp_share_bytes() + few_p_bytes() + scored_bytes() + barrier_bytes + sequence_bytes();
+           warp_share_bytes() + few_p_bytes() + latent_scale_bytes() + scored_bytes() + barrier_bytes +
+           sequence_bytes();
   }
   constexpr int smem_bytes() const { return bytes_beside_landings() + landing_buffers() * landing_bytes(); }
 
   constexpr bool valid() const {
     return has_only(traits, Trait::of_forward) &&
-           Br % 64 == 0 && warpgroups() >= (packs_heads() || has(Trait::one_tile) ? 1 : 2) && warpgroups() <= 4 && Bc % 16 == 0 &&
+           Br % 64 == 0 && warpgroups() >= (packs_heads() || has(Trait::one_tile) ? 1 : 2) && warpgroups() <= 4 &&
+           Bc % 16 == 0 &&
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
            (!halves_columns() || (dv % 128 == 0 && stages == 2 && Bc % 32 == 0 && packs_heads() && warpgroups() == 1 &&
                                   has(Trait::own_lengths) && !has(Trait::shares_keys) && !has(Trait::alibi))) &&
@@ -242,7 +263,10 @@ struct ForwardRow : TiledRow {
   constexpr bool valid_16bit() const {
     const bool has_e4m3_keys = has_wide_q() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
                             d % 64 == 0 && !transforms_scores() && (!widens() || landing_buffers() >= 2);
-    return (has_e4m3_keys || (v == VLayout::rows && kv_scales == KvScales::none)) && !has(Trait::two_level);
+    const bool is_latent = widens_latent() && has(Trait::qv) && stage_keys() == 64 && !has(Trait::multicast) &&
+                           v_row_bytes() == 2 * latent_scales() * slab_bytes();
+    return (has_e4m3_keys || ((v == VLayout::rows || is_latent) && kv_scales == KvScales::none)) &&
+           !has(Trait::two_level);
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
@@ -363,6 +387,9 @@ inline constexpr Line lines[] = {
 #define FA3_PACKED_DV(name, kernel, dtype, d, dv, mask, Br, Bc, stages, q_buffers, traits)                        \
   ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d "x" #dv, d, dv, mask, Br, Bc, stages, traits), q_buffers, \
              Heads::packed, OExit::registers, VLayout::rows, KvScales::none},
+#define FA3_LATENT(name, kernel, dtype, d, dv, mask, Br, Bc, stages, q_buffers, traits)                           \
+  ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d "x" #dv, d, dv, mask, Br, Bc, stages, traits), q_buffers, \
+             Heads::packed, OExit::registers, VLayout::latent, KvScales::none},
 #define FA3_FORWARD_8(name, kernel, d, mask, Br, Bc, stages, q_buffers, v, scales, traits)              \
   ForwardRow{FA3_CELLS(name, kernel, forward, e4m3, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
              Heads::one, OExit::registers, VLayout::v, KvScales::scales},
@@ -386,6 +413,7 @@ inline constexpr Line lines[] = {
 #define FA3_FORWARD_DV_16(name, kernel, ...) FA3_BOTH_16(FA3_FORWARD_DV, name, kernel, __VA_ARGS__)
 #define FA3_PACKED_16(name, kernel, ...) FA3_BOTH_16(FA3_PACKED, name, kernel, __VA_ARGS__)
 #define FA3_PACKED_DV_16(name, kernel, ...) FA3_BOTH_16(FA3_PACKED_DV, name, kernel, __VA_ARGS__)
+#define FA3_LATENT_16(name, kernel, ...) FA3_BOTH_16(FA3_LATENT, name, kernel, __VA_ARGS__)
 #define FA3_WIDENED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED, name, kernel, __VA_ARGS__)
 #define FA3_WIDENED_PACKED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED_PACKED, name, kernel, __VA_ARGS__)
 #define FA3_COPIED_16(name, kernel, ...) FA3_BOTH_16(FA3_COPIED, name, kernel, __VA_ARGS__)

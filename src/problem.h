@@ -58,9 +58,11 @@ struct ServedShape : AttentionShape {
 
 // What comes with e4m3. Absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1),
 // with strides 0 where they are 1, and batch counts sequences where the problem is served; o_scale is (1, 1, 1, 1);
-// v_mean is (batch, heads_kv, head_dim_v, 1); lse_offset lies as LSE does.
+// v_mean is (batch, heads_kv, head_dim_v, 1); lse_offset lies as LSE does. Where v alone is of e4m3, a latent cache,
+// its scales are latent_scale, which lies as v does, and not v_scale.
 struct ProblemScales {
   View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
+  View latent_scale;  // (batch, seqlen_k, heads_kv, groups of latent_scale_columns columns)
   bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim_v): a tile is a row of bytes (fa3.h)
   bool kv_blocks;  // k_scale or v_scale has more than one block
 };

@@ -39,6 +39,12 @@ FA3_DEVICE void cp_async_ca_4(uint32_t dst, const void* src) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
 }
 
+// ptx: cp.async.cg.shared.global [dst], [src], 16, size;  (cp.async)
+// Of the 16 bytes only so many are read, the others are zeros.
+FA3_DEVICE void cp_async_cg_16(uint32_t dst, const void* src, uint32_t size) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(size) : "memory");
+}
+
 // ptx: cp.async.mbarrier.arrive.noinc.shared.b64 [addr];  (cp.async.mbarrier.arrive)
 // Arrives when all cp.async that the thread has issued before are done.
 FA3_DEVICE void cp_async_mbarrier_arrive_noinc(uint32_t addr) {

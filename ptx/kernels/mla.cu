@@ -14,6 +14,7 @@
 //  - A stage of the ring holds K and V of the same keys, as K's columns may be V's. There are two, as 64 keys are as
 //    large as Q. So PV goes first, and each half of V's columns is given back by itself as soon as it is multiplied,
 //    and refilled while the rest is used; the next scores begin with what comes first.
+//    What is widened in its stage (VLayout::latent) comes with the right half first.
 //  - P lies where K's first columns were, so it takes no room.
 //  - One piece ends before the next one begins, whose Q, in the one buffer that there is room for, and K are loaded
 //    meanwhile.
@@ -146,24 +147,39 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       const uint32_t last = end - 1;
       auto j = [&] { return begin + int(end - 1 - i); };       // its number
 
-      // A2.8, A2.9: with qv in two, of the columns that come first, and of the others and K's own.
+      // A2.8, A2.9: with qv in two, of the columns that come first, and of the others; K's own are with the right half.
       auto issue_slabs = [&](int from, auto slabs, bool accumulate) {
         issue_qk_slabs<slabs()>(S, moved(q(q_buffer, i), from * slab), moved(k(i), from * slab), accumulate);
       };
+      auto issue_left_half = [&](bool accumulate) {
+        wgmma_fence();
+        issue_slabs(1, std::integral_constant<int, half_slabs>(), accumulate);
+        wgmma_commit_group();
+      };
+      auto issue_right_half = [&](bool accumulate) {
+        issue_slabs(0, std::integral_constant<int, 1>(), accumulate);
+        issue_slabs(1 + half_slabs, std::integral_constant<int, half_slabs>(), true);
+      };
       auto issue_first_scores = [&] {
-        ring.wait_left(i);
-        if constexpr (has_qv) {
+        if constexpr (widens_latent) {
+          ring.wait_right(i);
           wgmma_fence();
-          issue_slabs(1, std::integral_constant<int, half_slabs>(), false);
+          issue_right_half(false);
           wgmma_commit_group();
+        } else {
+          ring.wait_left(i);
+          if constexpr (has_qv) issue_left_half(false);
         }
       };
       auto issue_other_scores = [&] {
+        if constexpr (widens_latent) {
+          ring.wait_left(i);
+          return issue_left_half(true);
+        }
         ring.wait_right(i);
         wgmma_fence();
         if constexpr (has_qv) {
-          issue_slabs(0, std::integral_constant<int, 1>(), true);
-          issue_slabs(1 + half_slabs, std::integral_constant<int, half_slabs>(), true);
+          issue_right_half(true);
         } else {
           issue_qk(S, q(q_buffer, i), k(i));
         }
@@ -172,7 +188,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       bool accumulate = false;  // O = P V for the piece's first PV
       auto issue_product = [&] {
         wgmma_fence();
-        issue_pv(O, P, v(i), accumulate);
+        issue_pv_parts(O, P, v(i), accumulate);
         wgmma_commit_group();
         accumulate = true;
       };
@@ -258,7 +274,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         }
         if (i == end - 1) hand_over.read_sums(t, state, l, fit);
         wgmma_fence();
-        issue_pv_shared(O, k(i), moved(v(i), right_half), i != first);
+        issue_pv_parts(O, k(i), moved(v(i), right_half), i != first);
         wgmma_commit_group();
         wgmma_wait_group<0>();
         wgmma_owned(O);
@@ -282,7 +298,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 == consumers) planned_producer(p, smem, warp % 4);
+  if (warp / 4 >= consumers) planned_producer(p, smem, warp - 4 * consumers);
   else consumer(p, smem, warp / 4, warp % 4);
   // The other thread block may still arrive at barriers of this one.
   if constexpr (multicasts) ptx::barrier_cluster_unaligned();

@@ -34,8 +34,9 @@ using Accumulators = float[most_rows / 2];       // of a product: of row number 
 
 FA3_DEVICE constexpr int row_of(int x) { return 2 * (x / 4) + x % 2; }
 
-// In units of descriptors: from one slab to the next of Q, K and V, which follow each other.
+// In units of descriptors: from one slab to the next of K and V, which follow each other, and of Q.
 inline constexpr uint32_t slab_units = descriptor_units(Bc * slab_row_bytes);
+inline constexpr uint32_t q_slab_units = descriptor_units(config.q_rows() * slab_row_bytes);
 inline constexpr int half_slabs = o_columns / slab_columns;
 
 // What the first warpgroup tells the other one with block t, or its warps each other.
@@ -375,23 +376,29 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       Softmax softmax(p, block, hand_over, warp);
       const uint64_t q = descriptors.q(q_buffer);
       for (uint32_t i = first; i != end; i++, t++) {
-        // A2.4, A2.9: by V's left columns, which come first, and then by K's own and the others.
+        // A2.4, A2.9: by V's left columns, which come first, and then by K's own and the others; what is widened in
+        // its stage comes the other way round.
         Accumulators S;
         const auto issue = [&](int from, auto count, bool accumulate) {
           wgmma_fence();
 #pragma unroll
           for (int step = 0; step < 4 * count(); step++) {
-            const uint32_t at = (from + step / 4) * slab_units + descriptor_units(step % 4 * 32);
-            wgmma_ss(S, moved(k(i), at), moved(q, at), step > 0 || accumulate);
+            const uint32_t slab = from + step / 4, within = descriptor_units(step % 4 * 32);
+            wgmma_ss(S, moved(k(i), slab * slab_units + within), moved(q, slab * q_slab_units + within),
+                     step > 0 || accumulate);
           }
           wgmma_commit_group();
         };
         using HalfOfSlabs = std::integral_constant<int, half_slabs>;
-        ring.wait_left(i);
-        issue(1, HalfOfSlabs(), false);
+        const auto issue_left = [&] {
+          ring.wait_left(i);
+          issue(1, HalfOfSlabs(), widens_latent);
+        };
+        if constexpr (!widens_latent) issue_left();
         ring.wait_right(i);                              // A2.8
-        issue(0, std::integral_constant<int, 1>(), true);
+        issue(0, std::integral_constant<int, 1>(), !widens_latent);
         issue(1 + half_slabs, HalfOfSlabs(), true);
+        if constexpr (widens_latent) issue_left();
         wgmma_wait_group<0>();                           // A2.12
         wgmma_owned(S);
         if (i == end - 1) mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
@@ -439,6 +446,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 == consumers) planned_producer(p, smem, warp % 4);
+  if (warp / 4 >= consumers) planned_producer(p, smem, warp - 4 * consumers);
   else consumer(p, smem, warp / 4, warp % 4);
 }

@@ -1,6 +1,7 @@
 // The forward pass of short sequences: each thread block computes one tile, and a multiprocessor holds several of them.
 // A tile of few keys is a chain of waits, for loads, products and stores. In fwd.cu the next tile's loads run ahead of
-// it; here other thread blocks stand at other links of the chain, and none has a producer, a list or a claim to wait for.
+// it; here other thread blocks stand at other links of the chain, and none has a producer, a list or a claim to wait
+// for.
 //
 // A thread sends for Q and as many blocks of K and V as there are stages, and for a next one when all warps are done
 // with one. The softmax is that of the paper's Algorithm 2, whose lines the comments name (A2.n), with true row maxima;

@@ -9,7 +9,8 @@ namespace fa3 {
 
 inline constexpr bool is_8bit = config.is_8bit();  // e4m3
 inline constexpr bool is_bf16 = config.dtype == Dtype::bf16;  // of Q and O
-// With Q of 16 bits over K and V of 8 (VLayout::widened, copied) all that is multiplied is fp16, which holds e4m3 exactly.
+// With Q of 16 bits over K and V of 8 (VLayout::widened, copied) all that is multiplied is fp16, which holds e4m3
+// exactly.
 inline constexpr bool has_wide_q = config.has_wide_q(), widens = config.widens();
 inline constexpr bool multiplies_bf16 = is_bf16 && !has_wide_q;
 using Element = std::conditional_t<is_8bit, uint8_t, uint16_t>;

@@ -12,6 +12,7 @@ inline constexpr int consumers = config.consumers();
 inline constexpr bool shares_keys = has(Trait::shares_keys);
 inline constexpr bool transforms_scores = config.transforms_scores();
 inline constexpr bool takes_v_tiles = config.takes_v_tiles();
+inline constexpr bool widens_latent = config.widens_latent();
 inline constexpr bool has_qv = has(Trait::qv);
 // Columns of O that a consumer has: all, or half of them.
 inline constexpr bool halves_columns = config.halves_columns();
@@ -25,8 +26,10 @@ using OwnLengthsParams = std::conditional_t<
     config.transforms_scores(),
     std::conditional_t<config.has_scales(), ScaledTransformedForwardParams,
                        std::conditional_t<has_qv, TransformedLatentForwardParams, TransformedForwardParams>>,
-    std::conditional_t<config.has_scales(), ScaledPlannedForwardParams,
-                       std::conditional_t<has_qv, LatentForwardParams, PlannedForwardParams>>>;
+    std::conditional_t<
+        config.has_scales(), ScaledPlannedForwardParams,
+        std::conditional_t<config.widens_latent(), E4m3LatentForwardParams,
+                           std::conditional_t<has_qv, LatentForwardParams, PlannedForwardParams>>>>;
 using Params = std::conditional_t<
     own_lengths, OwnLengthsParams,
     std::conditional_t<config.has_scales(), ScaledForwardParams,
@@ -43,6 +46,10 @@ FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 FA3_DEVICE const TensorMap& qv_of(const LatentForwardParams& p) { return p.qv; }
 FA3_DEVICE const TensorMap& qv_of(const TransformedLatentForwardParams& p) { return p.qv; }
 FA3_DEVICE const TensorMap& qv_of(const ForwardParams& p) { return p.q; }
+
+// Nor is V of e4m3 in all of those.
+FA3_DEVICE const LatentScales& latent_scales_of(const E4m3LatentForwardParams& p) { return p.latent_scales; }
+FA3_DEVICE LatentScales latent_scales_of(const ForwardParams&) { return {}; }
 
 // Nor have all softcap and slopes.
 FA3_DEVICE const Softcap& softcap_of(const TransformedForwardParams& p) { return p.transforms.softcap; }

@@ -94,4 +94,17 @@ FA3_DEVICE void issue_pv_shared(float (&O)[n], uint64_t p, uint64_t v, bool accu
                 step > 0 || accumulate);
 }
 
+// Either, of as many columns at a time as one WGMMA takes. P: registers, or a descriptor.
+template <class P, int n>
+FA3_DEVICE void issue_pv_parts(float (&O)[n], const P& p, uint64_t v, bool accumulate) {
+  constexpr int columns = config.pv_columns(), of_part = columns / 2;
+#pragma unroll
+  for (int part = 0; part < n / of_part; part++) {
+    float(&o)[of_part] = reinterpret_cast<float(&)[of_part]>(O[part * of_part]);
+    const uint64_t at = moved(v, part * (columns / slab_columns) * descriptor_units(Bc * slab_row_bytes));
+    if constexpr (std::is_same_v<P, uint64_t>) issue_pv_shared(o, p, at, accumulate);
+    else issue_pv(o, p, at, accumulate);
+  }
+}
+
 }  // namespace fa3

@@ -1,5 +1,5 @@
-// The K/V ring of kernels whose O is in two halves (kernels/mla.cu), by halves of V's columns, in the order in which they
-// are given back and come: the left one, which is the first warpgroup's, and the right one with K.
+// The K/V ring of kernels whose O is in two halves (kernels/mla.cu), by halves of V's columns, in the order in which
+// they are given back and come: the left one, which is the first warpgroup's, and the right one with K.
 #pragma once
 #include "../isa/cluster.cuh"
 #include "ring.cuh"

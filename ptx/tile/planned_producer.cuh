@@ -13,6 +13,7 @@
 //   warp 0         K and V
 //   warp 1         Q and the claims, in turn
 //   warps 2 and 3  mend V, or widen K and V; or four warps of a second warpgroup do
+// Where V alone is widened, in its stage, warps 0 to 3 are as above, and four of a second warpgroup widen it.
 #pragma once
 #include "../isa/cluster.cuh"
 #include "../isa/grid.cuh"
@@ -23,6 +24,7 @@
 #include "source.cuh"
 #include "transpose.cuh"
 #include "widen.cuh"
+#include "widen_latent.cuh"
 
 namespace fa3 {
 
@@ -99,8 +101,13 @@ class PlannedKvProducer {
           const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
           Stage& stage = smem_.stage[s];
           if constexpr (halves_columns) {
+            const int keys = piece.sequence.seqlen_k - j * Bc;
+            if constexpr (widens_latent) {
+              land_latent(i, block, head, keys);
+            } else {
 #pragma unroll 1
-            for (int half = 0; half < 2; half++) load_half(i, half, block, head, piece.sequence.seqlen_k - j * Bc);
+              for (int half = 0; half < 2; half++) load_half(i, half, block, head, keys);
+            }
             // One of the tiles that share the keys sends for the next blocks, all of which the others then find in the
             // L2 cache; where there is but one, memory has enough to do. Of a cluster one thread block does.
             const bool sends_ahead = multicasts ? rank_in_cluster() == 0 : piece.q_block == 1;
@@ -136,6 +143,7 @@ class PlannedKvProducer {
         if (alone) arrive(pieces.empty[slot]);  // in place of the other warp
       }
     }
+    if constexpr (widens_latent) end_latent(i);
     if (!has_before) {  // there was no work
       if constexpr (lands) end_landings(landed);
       return;
@@ -185,6 +193,58 @@ class PlannedKvProducer {
     load_v(smem_.stage[s].v, full, boxes, head, keys, half);
   }
 
+  // Of the stage of use i, for warps that widen it: V as soon as its left half is free, where it lands, and its scales;
+  // and K when both are.
+  FA3_DEVICE void land_latent(uint32_t i, const Boxes& boxes, int head, int keys) const {
+    const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
+    const Stage& stage = smem_.stage[s];
+    LandedLatent& landed = smem_.landed[s];
+    wait(smem_.empty_v[s], parity);
+    if (leads()) {
+      landed.keys = max(keys, 0);
+      expect(landed.full, Bc * dv);
+    }
+    each_box(boxes, [&](int first, int row, int batch) {
+#pragma unroll
+      for (int n = 0; n < landed_v_slabs; n++)
+        load_box(ptx::shared_address(stage.v) + (n * Bc + first) * slab_row_bytes, p_.v, landed.full,
+                 n * slab_row_bytes, row, head, batch);
+    });
+    copy_latent_scales(landed, boxes, head);
+    wait(smem_.empty_k[s], parity);
+    if (leads()) expect(smem_.full_k[s], config.k_block_bytes());
+    load_k(stage.k, smem_.full_k[s], boxes, head);
+  }
+  FA3_DEVICE void end_latent(uint32_t i) const {
+    const uint32_t s = KvRing::index(i);
+    LandedLatent& landed = smem_.landed[s];
+    wait(smem_.empty_v[s], KvRing::parity(i) ^ 1);
+    if (leads()) {
+      landed.keys = LandedLatent::end_of_work;
+      arrive(landed.full);
+    }
+    for (int row = threadIdx.x % 32; row < latent_rows(); row += 32) arrive(landed.full);
+  }
+  // Of a block's rows, those in boxes of this warp. Each lane copies the scales of one, or of two, and what is outside
+  // of the tensor is zeros.
+  FA3_DEVICE void copy_latent_scales(LandedLatent& landed, const Boxes& boxes, int head) const {
+    static_assert(Boxes::each == 1);
+    const LatentScales& scales = latent_scales_of(p_);
+    const int rows = box_rows();
+    for (int n = threadIdx.x % 32; n < latent_rows(); n += 32) {
+      const int box = n / rows, in_box = n % rows, warps = latent_rows() == Bc ? 1 : Boxes::warps;
+      const int row = __shfl_sync(0xffffffffu, boxes.row[0], box) + in_box;
+      const int batch = __shfl_sync(0xffffffffu, boxes.batch[0], box);
+      const bool exists = uint32_t(row) < uint32_t(scales.rows) && uint32_t(batch) < uint32_t(scales.batches);
+      const int64_t at = batch * scales.stride_batch + head * scales.stride_head + row * scales.stride_row;
+      ptx::cp_async_cg_16(ptx::shared_address(landed.scales[(warps * box + warp_) * rows + in_box]),
+                          scales.data + (exists ? at : 0), exists ? scales.bytes : 0);
+      ptx::cp_async_mbarrier_arrive_noinc(ptx::shared_address(&landed.full));
+    }
+  }
+  FA3_DEVICE int latent_rows() const { return box_rows() == Bc ? Bc : Bc / Boxes::warps; }
+
+  static constexpr int landed_v_slabs = widens_latent ? config.latent_scales() : v_slabs;
   // To the L2 cache.
   FA3_DEVICE void prefetch(const Boxes& boxes, int head) const {
     each_box(boxes, [&](int, int row, int batch) {
@@ -192,8 +252,8 @@ class PlannedKvProducer {
       for (int slab = 0; slab < slabs; slab++)
         ptx::cp_async_bulk_prefetch_tensor_4d(&p_.k, slab * slab_columns, row, head, batch);
 #pragma unroll
-      for (int slab = 0; slab < v_slabs; slab++)
-        ptx::cp_async_bulk_prefetch_tensor_4d(&p_.v, slab * slab_columns, row, head, batch);
+      for (int slab = 0; slab < landed_v_slabs; slab++)
+        ptx::cp_async_bulk_prefetch_tensor_4d(&p_.v, slab * (dv / landed_v_slabs), row, head, batch);
     });
   }
 
@@ -557,7 +617,11 @@ FA3_DEVICE void planned_producer(const P& p, Smem& smem, int warp) {
   } else {
     if (warp < 2) PlannedKvProducer<P>(p, smem, warp).run();
     else if (warp == 3) PieceProducer<P>(p, smem).run();
-    else if (threadIdx.x % 32 == 0) planned_q_producer(p, smem);
+    else if (warp == 2 || !widens_latent) {
+      if (threadIdx.x % 32 == 0) planned_q_producer(p, smem);
+    } else if constexpr (widens_latent) {
+      widen_latent(smem, warp - 4);
+    }
   }
 }
 

@@ -132,6 +132,14 @@ struct ClusterPiece {
   uint64_t taken;  // and tells the first one that it has read it
 };
 
+// What has come to a stage with V of e4m3, for the warps that widen it (widen_latent.cuh).
+struct LandedLatent {
+  alignas(16) float scales[Bc][config.latent_scales()];
+  uint64_t full;  // V and its scales are there
+  int keys;       // so many of the block, from its first one on, are the sequence's
+  static constexpr int end_of_work = -1;
+};
+
 // When Q's buffer is given back early, its RowBlock is still needed.
 inline constexpr bool early_q_release = config.releases_q_early();
 inline constexpr int q_depth = config.q_depth();
@@ -139,7 +147,7 @@ inline constexpr int row_blocks = early_q_release ? (q_depth + 1) * warpgroups :
 
 struct alignas(1024) Smem {
   // After its last QK, a buffer takes the O of the same rows on its way out.
-  Element q[config.q_buffers][64 * q_row_elements];
+  Element q[config.q_buffers][config.q_rows() * q_row_elements];
   Stage stage[config.stages];
   // P of two blocks in the same kernels, where few rows exist: for both warpgroups, as WGMMA's operand B.
   Element few_p[config.few_p_bytes() ? 2 : 0][config.most_rows() * Bc];
@@ -164,6 +172,7 @@ struct alignas(1024) Smem {
   uint64_t full_scored[halves_columns ? consumers : 0];  // arrived at by its warps
   float of_warps[config.few_p_bytes() ? 4 : 0][Scored::rows];  // what those that have the scores tell each other
   ClusterPiece cluster_piece[multicasts];
+  LandedLatent landed[widens_latent ? config.stages : 0];
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -182,7 +191,9 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     const bool v_only = menders && split_stage && i >= config.stages && i < 2 * config.stages;
     const bool widened = widens && i < (split_stage ? 2 : 1) * config.stages;
     const int scales_too = config.block_scales() && i < config.stages;
-    const int full = v_only || widened ? menders : 1 + v_too + scales_too;
+    const bool latent = widens_latent && i < 2 * config.stages;
+    const int of_latent = config.menders() + (i < config.stages);
+    const int full = latent ? of_latent : v_only || widened ? menders : 1 + v_too + scales_too;
     const int empty = cluster_blocks * (halves_columns ? 4 : consumers * 4);
     const int arrivals = i < kv ? full : i < q ? empty : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
@@ -198,6 +209,8 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     if (warp < Landing::buffers) init_landing(warp);
   if constexpr (halves_columns)
     if (warp < consumers) ptx::mbarrier_init(ptx::shared_address(&smem.full_scored[warp]), 4);
+  if constexpr (widens_latent)
+    if (warp < config.stages) ptx::mbarrier_init(ptx::shared_address(&smem.landed[warp].full), 1 + Bc);
   if constexpr (multicasts)
     if (warp == 0) {
       ptx::mbarrier_init(ptx::shared_address(&smem.cluster_piece[0].full), 1);

@@ -15,13 +15,14 @@ FA3_DEVICE void load_q(Element* to, uint64_t& full, const Params& p, int row, in
     const int packed_head = packing(p).head(row), query = q_row + packing(p).query(row);
 #pragma unroll
     for (int slab = 0; slab < slabs; slab++)
-      cp_async_bulk_tensor_5d_load(shared_address(to) + slab * 64 * slab_row_bytes, &p.q,
+      cp_async_bulk_tensor_5d_load(shared_address(to) + slab * config.q_rows() * slab_row_bytes, &p.q,
                                    shared_address(&full), slab * slab_columns, packed_head, query, head, batch);
     if constexpr (has_qv)
 #pragma unroll 1  // for want of registers
       for (int slab = 0; slab < v_slabs; slab++)
-        cp_async_bulk_tensor_5d_load(shared_address(to) + (slabs + slab) * 64 * slab_row_bytes, &qv_of(p),
-                                     shared_address(&full), slab * slab_columns, packed_head, query, head, batch);
+        cp_async_bulk_tensor_5d_load(shared_address(to) + (slabs + slab) * config.q_rows() * slab_row_bytes,
+                                     &qv_of(p), shared_address(&full), slab * slab_columns, packed_head, query, head,
+                                     batch);
   } else {
     load_rows(to, 64, slabs, p.q, full, q_row + row, head, batch);
   }

@@ -128,7 +128,7 @@ fa3_status encode_clipped(const Driver& driver, const char* name, const View& vi
   return cuda_error(driver, result, call);
 }
 
-fa3_status encode_packed(const Driver& driver, const char* name, const View& view, const TiledRow& row,
+fa3_status encode_packed(const Driver& driver, const char* name, const View& view, const ForwardRow& row,
                          int64_t heads_kv, TensorMap& map) {
   const int64_t heads = view.dim[2] / heads_kv;
   const Packing packing = Packing::of(heads);
@@ -138,8 +138,8 @@ fa3_status encode_packed(const Driver& driver, const char* name, const View& vie
                  5,
                  {ull_of(view.dim[3]), ull_of(heads), ull_of(view.dim[1]), ull_of(heads_kv), ull_of(view.dim[0])},
                  {1, heads == 1 ? 16 : bytes_apart(view, 2), bytes_apart(view, 1), group, bytes_apart(view, 0)},
-                 {static_cast<cuuint32_t>(row.slab_columns()), static_cast<cuuint32_t>(packing.box_heads(q_box_rows)),
-                  static_cast<cuuint32_t>(packing.box_queries(q_box_rows)), 1, 1},
+                 {static_cast<cuuint32_t>(row.slab_columns()), static_cast<cuuint32_t>(packing.box_heads(row.q_rows())),
+                  static_cast<cuuint32_t>(packing.box_queries(row.q_rows())), 1, 1},
                  swizzle_of(row)};
   const CUresult result = encode(driver, from, view.data, map);
   if (!result) return FA3_OK;

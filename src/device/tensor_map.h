@@ -26,9 +26,9 @@ struct StepsOfView {
 };
 StepsOfView clipped_steps(const View& view);
 
-// A map of q as {head_dim, heads of a K/V head, seqlen, K/V heads, batch}, read in boxes of q_box_rows rows, which are
-// heads and queries as ptx/packing.h has them.
-fa3_status encode_packed(const Driver& driver, const char* name, const View& view, const TiledRow& row,
+// A map of q as {head_dim, heads of a K/V head, seqlen, K/V heads, batch}, read in boxes of the row's q_rows(), which
+// are heads and queries as ptx/packing.h has them.
+fa3_status encode_packed(const Driver& driver, const char* name, const View& view, const ForwardRow& row,
                          int64_t heads_kv, TensorMap& map);
 
 // A map of V as tiles, as {256 bytes, head_dim / 16, groups of 16 keys, heads, batch}; its boxes are the row's K/V

@@ -39,6 +39,8 @@ struct ForwardProblem : ServedShape, ProblemScales {
   bool widens_o() const { return o.dtype == FA3_DTYPE_FP32 && q.dtype != FA3_DTYPE_E4M3; }
   // Are K and V of e4m3 under Q of another dtype?
   bool widens_keys() const { return q.dtype != FA3_DTYPE_E4M3 && k.dtype == FA3_DTYPE_E4M3; }
+  // Is V alone, a latent cache?
+  bool widens_latent() const { return k.dtype != FA3_DTYPE_E4M3 && v.dtype == FA3_DTYPE_E4M3; }
 };
 
 // Every rule of fa3.h.

@@ -46,7 +46,8 @@ fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, cons
   if (fa3_status status = encode_q(driver, problem, row, params.q)) return status;
   if (fa3_status status = encode(driver, "k", k, row, box_rows, params.k)) return status;
   if (fa3_status status = encode(driver, "v", v, row, box_rows, params.v)) return status;
-  for (int i = 0; 1 << i < box_rows; ++i)
+  // Rows of V that is widened are not taken from boxes: the kernel leaves out those that are not the sequence's.
+  for (int i = 0; 1 << i < box_rows && !row.widens_latent(); ++i)
     if (fa3_status status = encode(driver, "v", v, row, 1 << i, params.v_rows[i])) return status;
   if (row.o_from_registers()) return FA3_OK;
   if (fa3_status status = encode(driver, "o", problem.o, row, o_box_rows, params.o)) return status;
@@ -87,6 +88,18 @@ Scales scales_of(const ForwardProblem& problem) {
           offset.stride[0],
           offset.stride[1],
           offset.stride[2]};
+}
+
+LatentScales latent_scales_of(const ForwardProblem& problem) {
+  const View& scale = problem.latent_scale;
+  return {static_cast<const float*>(scale.data),
+          scale.stride[0],
+          scale.stride[2],
+          scale.stride[1],
+          narrow(scale.empty() ? 0 : scale.dim[0]),
+          narrow(scale.dim[1]),
+          narrow(4 * scale.dim[3]),
+          0};
 }
 
 // What memory serves in about 2.7 us: for each of 132 multiprocessors 64 KB on an H100, 96 KB on an H200. There it was
@@ -169,6 +182,7 @@ struct StepParams {
   TransformedForwardParams transformed;
   ScaledTransformedForwardParams scaled_transformed;
   LatentForwardParams latent;
+  E4m3LatentForwardParams e4m3_latent;
   TransformedLatentForwardParams transformed_latent;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
   WidenParams copies;
@@ -177,6 +191,7 @@ struct StepParams {
     if (row.transforms_scores() && row.has_scales()) return scaled_transformed;
     if (row.transforms_scores() && row.has(Trait::qv)) return transformed_latent;
     if (row.transforms_scores()) return transformed;
+    if (row.widens_latent()) return e4m3_latent;
     if (row.has(Trait::qv)) return latent;
     return planned;
   }
@@ -237,8 +252,9 @@ fa3_status fill(const Device& device, const ForwardProblem& given, const Forward
             if (fa3_status status = encode_packed(driver, problem.v_in_k ? "q" : "qv", problem.qv, row,
                                                   problem.heads_kv, params.latent.qv))
               return status;
-            params.transformed_latent.qv = params.latent.qv;
+            params.transformed_latent.qv = params.e4m3_latent.qv = params.latent.qv;
           }
+          params.e4m3_latent.latent_scales = latent_scales_of(problem);
           of_launch[i] = &planned;
           break;
         }

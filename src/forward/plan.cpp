@@ -145,7 +145,8 @@ bool is_short(const ForwardProblem& problem, const ForwardRow& row, const Card& 
   // Each tile of a head loads all of its K and V.
   if (q_blocks > 4) return false;
   if (keys <= 128) return true;
-  const int64_t most = row.d <= 64 ? (keys <= 512 ? 7 - divide_up(keys, 128) : 0) : keys <= 256 ? 2 + problem.causal : 0;
+  const int64_t narrow_most = keys <= 512 ? 7 - divide_up(keys, 128) : 0;
+  const int64_t most = row.d <= 64 ? narrow_most : keys <= 256 ? 2 + problem.causal : 0;
   if (tiles <= most * card.multiprocessors) return true;
   // Tiles that are nearly full in place of half as many larger ones.
   return row.d <= 64 && !problem.causal && keys <= 256 && q_blocks * row.Br - problem.seqlen_q <= 48;

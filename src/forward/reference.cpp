@@ -90,6 +90,14 @@ void read_key_row(const ForwardProblem& problem, const View& view, const Sequenc
   else std::fill(out, out + view.dim[3], 0.0);
 }
 
+// A row of v, a latent cache of e4m3.
+void apply_latent_scale(const ForwardProblem& problem, const Sequence& s, int64_t key, int64_t head_kv,
+                        double* elements) {
+  double scale[max_dv / latent_scale_columns];
+  read_key_row(problem, problem.latent_scale, s, key, head_kv, scale);
+  for (int x = 0; x < problem.head_dim_v; ++x) elements[x] *= scale[x / latent_scale_columns];
+}
+
 void read_key_of_tile(const ForwardProblem& problem, int64_t batch, int64_t key, int64_t head, double* out) {
   const int byte = v_tile_byte(static_cast<int>(key % v_tile_keys));
   const char* tile = element(problem.v, batch, key / v_tile_keys, head) + byte;
@@ -125,6 +133,7 @@ void read_keys(const ForwardProblem& problem, const QueryBlock& block, int64_t f
     else read_key_row(problem, problem.v, s, first + j, block.head_kv, t.v[j]);
     apply_scale(problem.k_scale, block.number, first + j, block.head_kv, t.k[j], d);
     apply_scale(problem.v_scale, block.number, first + j, block.head_kv, t.v[j], dv);
+    if (problem.widens_latent()) apply_latent_scale(problem, s, first + j, block.head_kv, t.v[j]);
     if (problem.has_qv()) std::copy(t.v[j], t.v[j] + dv, t.k[j] + d);
     std::fill(t.v[j] + dv, t.v[j] + round_up(dv, lanes), 0.0);
   }

@@ -33,8 +33,9 @@ Status check_fp32_o(const fa3_forward_params& p) {
   return fail(FA3_ERROR_UNSUPPORTED, "o.dtype is fp32, which cannot be had together with %s", other);
 }
 
-// k and v are of q's dtype, or both of e4m3 (widens_keys). On the device o is of q's dtype or of fp32, but for e4m3 it
-// may be a 16-bit dtype, too; the reference rounds to any dtype of o that can be had without a scale.
+// k and v are of q's dtype, or both of e4m3 (widens_keys), or v alone (widens_latent). On the device o is of q's dtype
+// or of fp32, but for e4m3 it may be a 16-bit dtype, too; the reference rounds to any dtype of o that can be had
+// without a scale.
 Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   const bool device = rules != Rules::reference, is_e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
   const struct {
@@ -43,7 +44,7 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
     bool as_q;
   } tensors[] = {{"q", p.q.dtype, true},
                  {"k", p.k.dtype, !widens_keys(p)},
-                 {"v", p.v.dtype, !widens_keys(p)},
+                 {"v", p.v.dtype, !widens_keys(p) && !widens_latent(p)},
                  {"o", p.o.dtype, !is_e4m3 && !widens_o(p) && (device || p.o.dtype == FA3_DTYPE_E4M3)},
                  {"qv", p.qv.dtype, true}};
   for (const auto& tensor : tensors) {
@@ -99,11 +100,11 @@ Status check_scalars(fa3_forward_params& p) {
 // With qv, or V that is a part of K, kernels have 64 columns beside V's.
 constexpr int64_t most_v = 512, most_beside_v = 64, most_apart = 512;
 
-Status check_columns(const fa3_forward_params& p, Dim d, Dim dv, int unit) {
+Status check_columns(const fa3_forward_params& p, Dim d, Dim dv, int unit, int unit_v) {
   const bool is_8bit = p.q.dtype == FA3_DTYPE_E4M3 || widens_keys(p);
   const int64_t most = is_8bit ? most_narrow : most_v + most_beside_v;
   if (Status status = check_head_dim(d, "head_dim", unit, most)) return status;
-  if (Status status = check_head_dim(dv, "head_dim_v", unit, is_8bit ? most_narrow : most_v)) return status;
+  if (Status status = check_head_dim(dv, "head_dim_v", unit_v, is_8bit ? most_narrow : most_v)) return status;
   if (!is_there(p.qv) || d.value <= most_beside_v) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[%d] (head_dim) is %lld; with qv it is at most %lld", d.name, d.number,
               ll(d.value), ll(most_beside_v));
@@ -168,7 +169,7 @@ Status take_v_from_k(const char* kernel, Rules rules, ForwardProblem& problem) {
 constexpr size_t outputs = 2;
 struct Tensors {
   View schedule;
-  TensorList<14> list;
+  TensorList<15> list;
 
   explicit Tensors(const ForwardProblem& problem)
       : schedule{const_cast<void*>(problem.schedule),
@@ -184,6 +185,7 @@ struct Tensors {
                        {"q_scale", &problem.q_scale},
                        {"k_scale", &problem.k_scale},
                        {"v_scale", &problem.v_scale},
+                       {"v_scale", &problem.latent_scale},
                        {"o_scale", &problem.o_scale},
                        {"v_mean", &problem.v_mean},
                        {"lse_offset", &problem.lse_offset},
@@ -234,7 +236,9 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   if (Status status = check_rows(o, p.o, packed_q)) return status;
   // Before shapes, so that no other tensor is asked to be as one that cannot stay.
   const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.k.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
-  if (Status status = check_columns(p, Dims{"q", p.q.dim, packed_q}[3], Dims{"v", p.v.dim, packed_k}[3], unit))
+  const int unit_v = p.v.dtype == FA3_DTYPE_E4M3 ? 16 : unit;
+  if (Status status =
+          check_columns(p, Dims{"q", p.q.dim, packed_q}[3], Dims{"v", p.v.dim, packed_k}[3], unit, unit_v))
     return status;
   if (Status status = check_served(p, rules, problem)) return status;
   if (Status status = check_shapes(p, problem.batch)) return status;

@@ -15,6 +15,8 @@ constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 constexpr int64_t max_stride = INT32_MAX;  // elements; the kernels keep these strides in int32
 
+static_assert(latent_scale_columns == FA3_LATENT_SCALE_COLUMNS);
+
 Expected input(const char* name, int rank, bool rows, Rules rules) {
   const bool host = rules == Rules::reference;
   return {name, rank, false, rows && !host, rules != Rules::shapes, host};
@@ -125,6 +127,24 @@ Status check_lse_offset(const fa3_forward_params& p, Rules rules, View& view) {
   return check_fp32(expected, offset, view);
 }
 
+// As v: packed if v is. What its numbers are for is checked with v.
+Status check_latent_scale(const fa3_forward_params& p, Rules rules, View& view) {
+  Expected expected = input("v_scale", 4, true, rules);
+  fa3_tensor scale = p.v_scale;
+  const int packed = is_there(p.cu_seqlens_k);
+  if (Status status = must_be_fp32("v_scale", scale.dtype)) return status;
+  if (Status status = packed ? lift(expected, scale) : check_dims(expected, scale)) return status;
+  if (Status status = all_equal({{{"v_scale", 0 - packed, scale.dim[0]}, {"v", 0 - packed, p.v.dim[0]}},
+                                 {{"v_scale", 1 - packed, scale.dim[1]}, {"v", 1 - packed, p.v.dim[1]}},
+                                 {{"v_scale", 2 - packed, scale.dim[2]}, {"v", 2 - packed, p.v.dim[2]}}}))
+    return status;
+  const int64_t columns = p.v.dim[3], groups = (columns + FA3_LATENT_SCALE_COLUMNS - 1) / FA3_LATENT_SCALE_COLUMNS;
+  if (scale.dim[3] != groups)
+    return fail(invalid, "v_scale.dim[%d] is %lld, must be the groups of %d columns in v.dim[%d], %lld", 3 - packed,
+                ll(scale.dim[3]), FA3_LATENT_SCALE_COLUMNS, 3 - packed, ll(groups));
+  return check_tensor(expected, scale, view);
+}
+
 }  // namespace
 
 Status check_presence(const fa3_forward_params& p) {
@@ -141,7 +161,8 @@ Status check_presence(const fa3_forward_params& p) {
   const bool widens = widens_keys(p);
   if (p.q.dtype != FA3_DTYPE_E4M3) {
     for (const auto& [name, tensor, required] : tensors) {
-      const bool of_kv = widens && (&tensor == &p.k_scale || &tensor == &p.v_scale);
+      const bool of_kv =
+          (widens && &tensor == &p.k_scale) || ((widens || widens_latent(p)) && &tensor == &p.v_scale);
       if (of_kv && !is_there(tensor))
         return fail(invalid, "%s is absent (its rank is 0), and %c.dtype is e4m3", name, name[0]);
       if (!of_kv && is_there(tensor))
@@ -166,6 +187,9 @@ Status check_e4m3_combinations(const fa3_forward_params& p) {
     return fail(FA3_ERROR_UNSUPPORTED, "q.dtype is e4m3, which cannot be had together with alibi_slopes");
   if (transform && widens_keys(p))
     return fail(FA3_ERROR_UNSUPPORTED, "k.dtype is e4m3, and q.dtype is not, which cannot be had together with %s",
+                transform);
+  if (transform && widens_latent(p))
+    return fail(FA3_ERROR_UNSUPPORTED, "v.dtype is e4m3, and k.dtype is not, which cannot be had together with %s",
                 transform);
   if (p.softcap != 0 && is_there(p.lse_offset))
     return fail(FA3_ERROR_UNSUPPORTED, "softcap and lse_offset cannot be had together: what is taken off k does not "
@@ -211,6 +235,7 @@ Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
 Status check_scales(const fa3_forward_params& p, Rules rules, const ServedShape& shape, bool uses_offset,
                     ProblemScales& scales) {
   const bool widens = widens_keys(p);
+  if (widens_latent(p)) return check_latent_scale(p, rules, scales.latent_scale);
   if (p.q.dtype != FA3_DTYPE_E4M3 && !widens) return FA3_OK;
   // Those of v by k's dims, as v may be tiles.
   const Scaled q{"q_scale", p.q_scale, "q", p.q, is_there(p.cu_seqlens_q)};

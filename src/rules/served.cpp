@@ -177,6 +177,10 @@ bool widens_keys(const fa3_forward_params& p) {
   return p.q.dtype != FA3_DTYPE_E4M3 && p.k.dtype == FA3_DTYPE_E4M3 && p.v.dtype == FA3_DTYPE_E4M3;
 }
 
+bool widens_latent(const fa3_forward_params& p) {
+  return is_there(p.qv) && p.q.dtype != FA3_DTYPE_E4M3 && p.k.dtype != FA3_DTYPE_E4M3 && p.v.dtype == FA3_DTYPE_E4M3;
+}
+
 bool widens_o(const fa3_forward_params& p) {
   return p.o.dtype == FA3_DTYPE_FP32 && (p.q.dtype == FA3_DTYPE_BF16 || p.q.dtype == FA3_DTYPE_FP16);
 }

@@ -27,7 +27,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   j.wrong_if(!is_sensible(params, offsetof(fa3_forward_params, lse)), "params->struct_size");
   const bool host = mode == Mode::reference, pointers = mode != Mode::shapes;
   const bool e4m3 = p.q.dtype == FA3_DTYPE_E4M3, fp32 = p.q.dtype == FA3_DTYPE_FP32;
-  const bool tiles = e4m3 && p.v.rank == 5, wants_lse = p.lse.data != nullptr;
+  const bool tiles = e4m3 && p.v.rank == 5, wants_lse = p.lse.data != nullptr, latent = Served{p}.latent();
   const uint64_t known = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL | FA3_FLAG_BATCH_INVARIANT;
   j.wrong_if(p.flags & ~known, "flags");
   j.wrong_if((p.flags & FA3_FLAG_TWO_LEVEL) && !e4m3, "flags");
@@ -36,7 +36,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
 
   j.wrong_if(!is_one_of(p.q.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3}) && !(host && fp32), "q");
   j.wrong_if(p.k.dtype != p.q.dtype, "k");
-  j.wrong_if(p.v.dtype != p.q.dtype, "v");
+  j.wrong_if(p.v.dtype != p.q.dtype && !latent, "v");
   const bool o_has_16_bits = is_one_of(p.o.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16});
   if (e4m3) j.wrong_if(!o_has_16_bits && p.o.dtype != FA3_DTYPE_E4M3 && !(host && p.o.dtype == FA3_DTYPE_FP32), "o");
   else if (host) j.wrong_if(!o_has_16_bits && p.o.dtype != FA3_DTYPE_FP32, "o");
@@ -45,7 +45,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   const bool needs_o_scale = e4m3 && p.o.dtype == FA3_DTYPE_E4M3;
   j.wrong_if((p.q_scale.rank != 0) != e4m3, "q_scale");
   j.wrong_if((p.k_scale.rank != 0) != e4m3, "k_scale");
-  j.wrong_if((p.v_scale.rank != 0) != e4m3, "v_scale");
+  j.wrong_if((p.v_scale.rank != 0) != (e4m3 || latent), "v_scale");
   j.wrong_if((p.o_scale.rank != 0) != needs_o_scale, "o_scale");
   j.wrong_if(p.v_mean.rank != 0 && !e4m3, "v_mean");
   j.wrong_if(p.lse_offset.rank != 0 && !e4m3, "lse_offset");
@@ -73,7 +73,8 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   else j.dims_are("o", p.o, {p.q.dim[0], rows_q, heads, head_dim_v});
   j.heads("k", heads, heads_kv);
   const int unit = fp32 ? 1 : e4m3 ? 16 : 8;
-  j.head_dim("q", head_dim, unit, e4m3 ? 256 : 576), j.head_dim("v", head_dim_v, unit, e4m3 ? 256 : 512);
+  j.head_dim("q", head_dim, unit, e4m3 ? 256 : 576);
+  j.head_dim("v", head_dim_v, latent ? 16 : unit, e4m3 ? 256 : 512);
   j.wrong_if(served.qv && head_dim > 64, "q");
   if (wants_lse) {
     j.dims("lse", p.lse);
@@ -103,6 +104,11 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   if (wants_lse) j.layout("lse", p.lse, {.output = true, .host = host, .pointers = pointers});
   served.layouts(j, pointers);
   if (mode == Mode::device) served.schedule(j);
+  if (latent) {
+    const int64_t groups = divided_up(head_dim_v, FA3_LATENT_SCALE_COLUMNS);
+    if (packed_k) judge_fp32(j, "v_scale", p.v_scale, {rows_k, heads_kv, groups}, rows);
+    else judge_fp32(j, "v_scale", p.v_scale, {p.k.dim[0], rows_k, heads_kv, groups}, rows);
+  }
   if (e4m3) {
     // Without scales of blocks for what is served.
     const bool any = served.any();
@@ -139,7 +145,8 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
       j.wrong_if((std::strstr(p.kernel, "servedmla") != nullptr) != (served.qv || v_in_k), "params->kernel");
       const bool widens = p.k.dtype == FA3_DTYPE_E4M3 && !e4m3;
       const bool copied = std::strstr(p.kernel, "copied");
-      const bool few = std::strstr(p.kernel, "few") || std::strstr(p.kernel, "mlahalf");
+      j.wrong_if((std::strstr(p.kernel, "mlae4m3") != nullptr) != latent, "params->kernel");
+      const bool few = std::strstr(p.kernel, "few") || std::strstr(p.kernel, "half_");
       const bool pair = std::strstr(p.kernel, "mlapair");
       j.wrong_if((copied || std::strstr(p.kernel, "widened")) != widens, "params->kernel");
       // Copies can have too many rows. Kernels for few rows take no others, nor do they, or clusters, take calls with
@@ -157,6 +164,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
     if (served.qv) tensors.push_back({"qv", &p.qv});
     if (e4m3) tensors.insert(tensors.end(), {{"q_scale", &p.q_scale}, {"k_scale", &p.k_scale}, {"v_scale", &p.v_scale},
                                              {"o_scale", &p.o_scale}, {"v_mean", &p.v_mean}});
+    if (latent) tensors.push_back({"v_scale", &p.v_scale});
     if (e4m3 && takes_offset) tensors.push_back({"lse_offset", &p.lse_offset});
     tensors.insert(tensors.end(), std::begin(served.lengths), std::end(served.lengths));
     tensors.insert(tensors.end(), {{"page_table", &p.page_table}, {"sinks", &p.sinks}});

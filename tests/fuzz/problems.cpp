@@ -38,7 +38,8 @@ int64_t last_dim(const fa3_tensor& t) { return t.dim[t.rank - 1]; }
 template <class Params>
 const char* transform_of(const Params& p) {
   if constexpr (requires { p.qv; })
-    if (p.qv.rank != 0) return p.softcap != 0 ? "servedmlasoftcap" : "servedmla";
+    if (p.qv.rank != 0)
+      return p.v.dtype == FA3_DTYPE_E4M3 ? "servedmlae4m3" : p.softcap != 0 ? "servedmlasoftcap" : "servedmla";
   if (p.alibi_slopes.rank != 0) return p.softcap != 0 ? "softcapalibi" : "alibi";
   return p.softcap != 0 ? "softcap" : "";
 }
@@ -61,6 +62,7 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
                                            : name.find("softcap") != name.npos ? "softcap"
                                            : name.find("alibi") != name.npos ? "alibi"
                                            : name.find("centered") != name.npos ? "centered"
+                                           : name.find("servedmlae4m3") != name.npos ? "servedmlae4m3"
                                            : name.find("servedmla") != name.npos ? "servedmla"
                                            : name.find("widened") != name.npos ? "widened"
                                            : name.find("fp32") != name.npos ? "fp32"
@@ -180,6 +182,8 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
   // Wide heads: a second query, V in K, or neither.
   const int wide = !e4m3 && c.once_in(5) ? 1 + c.below(3) : 0;
   if (wide) dv = unit * (1 + c.below(512 / unit));
+  const bool latent = wide == 1 && c.once_in(2);  // V is of e4m3
+  if (latent) dv = c.once_in(16) ? 8 * (1 + c.below(64)) : 16 * (1 + c.below(32));  // a few are no multiple of 16
   if (wide == 1) d = unit * (1 + c.below(64 / unit));
   if (wide == 2) d = dv + unit * (1 + c.below(64 / unit));
   if (wide == 3) d = unit * (1 + c.below(576 / unit));
@@ -201,15 +205,19 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
     p.cu_seqlens_q = lengths(batch + 1);
     p.max_seqlen_q = static_cast<int32_t>(c.once_in(3) ? 1 + c.below(300) : std::max<int64_t>(rows_q, 1));
   }
+  const int32_t v_dtype = latent ? FA3_DTYPE_E4M3 : dtype;
+  const int64_t groups = (dv + FA3_LATENT_SCALE_COLUMNS - 1) / FA3_LATENT_SCALE_COLUMNS;
   const auto keys = [&](std::initializer_list<int64_t> dims) {
     p.k = layouts.rows(dtype, {dims.begin()[0], dims.begin()[1], heads_kv, d}, false);
-    p.v = layouts.rows(dtype, {dims.begin()[0], dims.begin()[1], heads_kv, dv}, false);
+    p.v = layouts.rows(v_dtype, {dims.begin()[0], dims.begin()[1], heads_kv, dv}, false);
+    if (latent) p.v_scale = layouts.rows(FA3_DTYPE_FP32, {dims.begin()[0], dims.begin()[1], heads_kv, groups}, false);
   };
   int64_t most_keys = length(c);
   switch (c.below(4)) {
     case 0:
       p.k = layouts.rows(dtype, {most_keys, heads_kv, d}, false);
-      p.v = layouts.rows(dtype, {most_keys, heads_kv, dv}, false);
+      p.v = layouts.rows(v_dtype, {most_keys, heads_kv, dv}, false);
+      if (latent) p.v_scale = layouts.rows(FA3_DTYPE_FP32, {most_keys, heads_kv, groups}, false);
       p.cu_seqlens_k = lengths(batch + 1);
       p.max_seqlen_k = static_cast<int32_t>(c.once_in(3) ? 1 + c.below(300) : std::max<int64_t>(most_keys, 1));
       break;
@@ -260,7 +268,7 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
     p.schedule_bytes = static_cast<size_t>(c.below(4096));
   }
   const bool may_transform = host || o_dtype != FA3_DTYPE_FP32;
-  if (may_transform && c.once_in(4)) {
+  if (may_transform && !latent && c.once_in(4)) {
     p.softcap = c.one_of({30.0f, 0.5f, 1e-30f, 1e30f});
     p.lse_offset = {};
   }

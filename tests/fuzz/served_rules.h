@@ -60,6 +60,10 @@ struct Served {
       if (p.v.dim[i] > 1 && p.v.stride[i] != p.k.stride[i]) return false;
     return p.v.data == p.k.data;
   }
+  // Is v alone of e4m3, a latent cache with scales of its own?
+  bool latent() const {
+    return qv && p.q.dtype != FA3_DTYPE_E4M3 && p.k.dtype != FA3_DTYPE_E4M3 && p.v.dtype == FA3_DTYPE_E4M3;
+  }
   // Is o fp32 under q of 16 bits?
   bool widens_o() const {
     return p.o.dtype == FA3_DTYPE_FP32 && (p.q.dtype == FA3_DTYPE_BF16 || p.q.dtype == FA3_DTYPE_FP16);
@@ -81,6 +85,7 @@ struct Served {
     j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && (slopes || qv), "q");
     j.wrong_if(caps && p.lse_offset.rank != 0, "softcap");
     j.wrong_if(wide() && slopes, "alibi_slopes");
+    j.wrong_if(latent() && (caps || slopes), "v");
     if (qv) j.rank("qv", p.qv, 4 - packed_q), j.wrong_if(p.qv.dtype != p.q.dtype, "qv");
     j.wrong_if(slopes && (p.mask == FA3_MASK_CHUNK || (p.flags & FA3_FLAG_BATCH_INVARIANT)), "alibi_slopes");
     if (slopes) {

@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <type_traits>
 
 #include "device/cubins.h"
 #include "problems.h"
 #include "rules.h"
+#include "served_rules.h"
 
 const Fa3Cubin fa3_cubins[1] = {};  // nothing is launched here
 
@@ -109,6 +109,14 @@ struct Memory {
 
 bool is_tensor_of_scales(const std::string& name) { return name.ends_with("_scale"); }
 
+// Does the reference take scales whatever they are? Those of a latent cache, too.
+bool takes_any_scales(const fa3_append_params&) { return true; }
+bool takes_any_scales(const fa3_forward_params& p) { return Served{p}.latent(); }
+template <class Params>
+bool takes_any_scales(const Params&) {
+  return false;
+}
+
 // Lengths, page numbers and the like: small ones, some of them wrong, or what lies there.
 void set_lengths(Memory& memory, Choices& choices) {
   if (choices.once_in(4)) return;
@@ -186,7 +194,7 @@ void compute(Params p, Choices& choices, Counts& count) {
     if (numbers) set_lengths(own, choices);
     if (!is_tensor_of_scales(member.name) || t.dtype != FA3_DTYPE_FP32) continue;
     own.set_number(0.5f);
-    if (std::is_same_v<Params, fa3_append_params> || !choices.once_in(16)) continue;  // that takes whatever they are
+    if (takes_any_scales(p) || !choices.once_in(16)) continue;
     const std::vector<int64_t> all = places(t);
     own.set_number_at(all[choices.below(static_cast<int>(std::min<size_t>(all.size(), 256)))],
                       choices.one_of({0.0f, -1.0f, 1.0f / 0.0f, 0.0f / 0.0f}));

@@ -9,6 +9,7 @@
 #include "device_case.h"
 #include "gpu.h"
 #include "params.h"
+#include "ptx/packing.h"
 #include "random.h"
 #include "served_parts.h"
 
@@ -226,6 +227,41 @@ TEST_CASE("served: latent attention of few rows", "[served][latent]") {
         }
 }
 
+// V of e4m3, in one buffer with K and its scales or each for itself, of all of the kernel's columns or of some, where a
+// row has scales for fewer. Rows as above; long sequences, whose pieces are split, and many short ones.
+TEST_CASE("served: latent attention over e4m3", "[served][latent]") {
+  gpu();
+  int number = 18000;
+  for (const ForwardRow& row : forward_rows) {
+    if (!row.widens_latent()) continue;
+    for (const int64_t heads : {1, 3, 16, 32, 128})
+      for (const int64_t page_size : {0, 1, 16, 64}) {
+        const int64_t of_query = Packing::of(heads).rows(1);
+        const bool has_few_rows = row.has(Trait::few_rows);
+        if (has_few_rows && of_query > row.most_rows()) continue;
+        ServedProblem p;
+        p.seed = seed_for(number++);
+        tools::Random random(p.seed);
+        p.kernel = row.name, p.dtype = dtype_of(row), p.heads = heads, p.heads_kv = 1;
+        p.head_dim = random.pick({64, 64, 40}), p.head_dim_v = random.pick({512, 512, 304, 64});
+        p.has_qv = p.e4m3_latent = true, p.one_buffer = number % 2;
+        p.softmax_scale = random.pick({0.0f, 0.07f, 0.5f});
+        p.mask = number % 3 ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_WINDOW;
+        if (p.mask == FA3_MASK_WINDOW) p.window_left = int32_t(random.between(0, 300));
+        p.packed_q = true, p.has_sinks = number % 4 == 0, p.page_size = page_size;
+        p.packed_k = page_size == 0 && random.chance(0.5), p.uses_k = !p.packed_k;
+        const int64_t queries = has_few_rows ? row.most_rows() / of_query : 70, few = std::min<int64_t>(queries, 4);
+        ServedProblem::Lengths lengths = {{1, 12000}, {few, 3000}, {1, 63}, {0, 70}, {queries, 0}, {1, 64}, {1, 65},
+                                          {queries, 200}};
+        if (number % 2)
+          for (int n = 0; n < 150; ++n) lengths.push_back({random.between(0, few), random.between(0, 200)});
+        make_room(p, lengths, p.seed);
+        if (has_few_rows) p.max_seqlen_q = int32_t(queries);
+        run(p);
+      }
+  }
+}
+
 TEST_CASE("served: head dimensions above 256", "[served][latent]") {
   gpu();
   int number = 17000;
@@ -403,15 +439,18 @@ TEST_CASE("served: bits of split sequences do not depend on the batch", "[served
 TEST_CASE("served: small selection", "[served][sanitizer]") {
   gpu();
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
-  for (int n = 0; n < 12; ++n) {
-    ServedProblem p = random_served(seed_for(13000 + n), {.budget = 2e6, .wide = n % 4 == 3});
+  int number = 0;
+  const auto run_both = [&](ServedProblem p) {
     p.guard = 0;
     run(p, 1);
     ServedCase spoiled(p);
-    spoil_numbers(spoiled.problem, seed_for(14000 + n));
+    spoil_numbers(spoiled.problem, seed_for(14000 + number++));
     spoiled.write_numbers();
     CHECK(run_spoiled(spoiled) == "");
-  }
+  };
+  for (int n = 0; n < 12; ++n) run_both(random_served(seed_for(13000 + n), {.budget = 2e6, .wide = n % 4 == 3}));
+  for (const ForwardRow& row : forward_rows)
+    if (row.widens_latent()) run_both(random_served(seed_for(13000 + number), {.budget = 2e6, .row = &row}));
 }
 
 }  // namespace fa3::test

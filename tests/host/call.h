@@ -28,6 +28,17 @@ inline fa3_tensor tensor(void* data, int32_t dtype, std::initializer_list<int64_
   return t;
 }
 
+// Scales of v, a latent cache of e4m3, whose rows stand at multiples of 16 bytes.
+inline fa3_tensor latent_scale(const fa3_tensor& v, void* data) {
+  fa3_tensor t = v;
+  int64_t& columns = t.dim[t.rank - 1];
+  const int64_t groups = (columns + FA3_LATENT_SCALE_COLUMNS - 1) / FA3_LATENT_SCALE_COLUMNS;
+  t.data = data, t.dtype = FA3_DTYPE_FP32, columns = (groups + 3) / 4 * 4;
+  if (fa3_tensor_pack(&t) != FA3_OK) std::abort();
+  columns = groups;
+  return t;
+}
+
 inline void set_strides(fa3_tensor& t, std::initializer_list<int64_t> stride) {
   int i = 0;
   for (int64_t s : stride) t.stride[i++] = s;

@@ -96,12 +96,13 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       const ForwardRow& v = *forward;
       CHECK(info.kind == FA3_KERNEL_FORWARD);
       check_tiled(v);
-      // A warpgroup for each 64 rows of the thread block, or two that take turns at the keys or have half of O's columns
-      // each, and a producer; a second one where K and V are widened for up to two. Two warpgroups have registers enough; of more,
-      // the producer gives its to the consumers: as many as the machine has.
+      // A warpgroup for each 64 rows of the thread block, or two that take turns at the keys or have half of O's
+      // columns each, and a producer; a second one where K and V are widened for up to two, or a latent cache is. Two
+      // warpgroups have registers enough; of more, the producer gives its to the consumers: as many as the machine has.
       const int of_rows = v.has(Trait::shares_keys) || v.has(Trait::eight_warps) || v.halves_columns() ? 2 : 1;
       const int warpgroups = of_rows * info.block_q / 64 / v.cluster_blocks();
-      const int producers = v.has(Trait::no_producer) ? 0 : v.widens() && warpgroups <= 2 ? 2 : 1;
+      const bool widens = (v.widens() && warpgroups <= 2) || v.widens_latent();
+      const int producers = v.has(Trait::no_producer) ? 0 : widens ? 2 : 1;
       const int registers = producers * info.producer_registers + warpgroups * info.consumer_registers;
       CHECK(info.threads == 128 * (warpgroups + producers));
       const bool moved = warpgroups + producers > 2;

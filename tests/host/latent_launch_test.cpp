@@ -11,14 +11,15 @@ using U64 = std::vector<uint64_t>;
 using U32 = std::vector<uint32_t>;
 
 // 16 heads of up to 300 queries on pages of 64 keys.
-fa3_forward_params on_pages(int64_t head_dim, int64_t head_dim_v) {
-  return paged_call(64, 5000, {.heads = 16, .heads_kv = 1, .head_dim = head_dim, .head_dim_v = head_dim_v});
+fa3_forward_params on_pages(int64_t head_dim, int64_t head_dim_v, int64_t page_size = 64, int64_t max_q = 300) {
+  return paged_call(page_size, 5000, {.max_q = max_q, .heads = 16, .heads_kv = 1, .head_dim = head_dim,
+                                      .head_dim_v = head_dim_v});
 }
 
-// {columns, heads, queries, 1, 1} in boxes of 64 rows: 16 heads of four queries.
-void check_queries(const TensorMap& map, void* data, uint64_t columns, uint64_t row_bytes) {
+// {columns, heads, queries, 1, 1} in boxes of 64 rows, or of fewer: 16 heads of four queries.
+void check_queries(const TensorMap& map, void* data, uint64_t columns, uint64_t row_bytes, uint32_t box_queries = 4) {
   const EncodedMap& m = map_of(map);
-  CHECK((m.data == data && m.dim == U64{columns, 16, 500, 1, 1} && m.box == U32{64, 16, 4, 1, 1}));
+  CHECK((m.data == data && m.dim == U64{columns, 16, 500, 1, 1} && m.box == U32{64, 16, box_queries, 1, 1}));
   CHECK((m.stride[0] == row_bytes && m.stride[1] == 16 * row_bytes));
   CHECK(m.swizzle == CU_TENSOR_MAP_SWIZZLE_128B);
 }
@@ -69,6 +70,63 @@ TEST_CASE("a launch with V in K, and the same with a second query", "[launch][la
   check_queries(h.q, two.q.data, 56, 112);
   check_queries(h.qv, two.qv.data, 512, 1024);
   check_keys(h.v, p.k.data, 512, 1152, row.stage_keys());
+}
+
+// V of e4m3 comes in boxes of 128 columns, and all of its rows in the largest ones, wherever a sequence ends.
+TEST_CASE("a launch over a latent cache of e4m3", "[launch][latent]") {
+  FakeCuda& fake = fresh();
+  void* const cache = far_away(42);
+  const struct {
+    const char* name;
+    int64_t page_size, max_q;
+    uint32_t box_queries;
+  } calls[] = {{"fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128", 64, 300, 4},
+               {"fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128", 16, 300, 4},
+               {"fa3_fwdservedmlae4m3half_bf16_d64x512_window_64x128", 64, 2, 2},
+               {"fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128", 32, 1, 1}};
+  for (const auto& [name, page_size, max_q, box_queries] : calls) {
+    INFO(name << " on pages of " << page_size);
+    fa3_forward_params p = on_pages(64, 512, page_size, max_q);
+    p.qv = tensor(far_away(41), FA3_DTYPE_BF16, {500, 16, 512});
+    change_to_latent_tokens(p, cache);
+    const Pair made = run(p);
+    const ForwardRow& row = made.row();
+    const E4m3LatentForwardParams& f = made.forward.carried.latent;
+    CHECK((made.forward.kernel == name && f.box_rows == std::min<int>(int(page_size), row.stage_keys())));
+    CHECK(f.softmax_scale == float(1 / std::sqrt(576.0)));
+    check_queries(f.q, p.q.data, 64, 128, box_queries);
+    check_queries(f.qv, p.qv.data, 512, 1024, box_queries);
+    const auto check_map = [&, rows = uint64_t(page_size), box = uint32_t(f.box_rows)](
+                               const TensorMap& map, int64_t at, uint64_t columns, uint32_t box_columns) {
+      const EncodedMap& m = map_of(map);
+      CHECK((m.data == behind(cache, at) && m.dim == U64{columns, rows, 1, 5000}));
+      CHECK((m.box == U32{box_columns, box, 1, 1} && m.stride[0] == 656 && m.stride[2] == rows * 656));
+      CHECK((m.type == CU_TENSOR_MAP_DATA_TYPE_UINT8) == (at == 0));
+    };
+    check_map(f.v, 0, 512, 128), check_map(f.k, 528, 64, 64);
+    CHECK(fake.maps.size() == 4);  // and none with boxes of fewer rows
+    const LatentScales& s = f.latent_scales;
+    CHECK((s.data == behind(cache, 512) && s.stride_batch == page_size * 164 && s.stride_row == 164));
+    CHECK((s.batches == 5000 && s.rows == page_size && s.bytes == 16));
+    check_workspace(made, workspace_memory, workspace_of(p));
+  }
+}
+
+TEST_CASE("a launch over a packed latent cache of e4m3, and one without keys", "[launch][latent]") {
+  fresh();
+  fa3_forward_params p = packed_call({.heads = 16, .heads_kv = 2, .head_dim = 56, .head_dim_v = 272});
+  p.v.dtype = FA3_DTYPE_E4M3, p.v_scale = latent_scale(p.v, far_away(43));
+  p.qv = tensor(far_away(41), FA3_DTYPE_BF16, {500, 16, 272});
+  const Pair made = run(p);
+  const LatentScales& s = made.forward.carried.latent.latent_scales;
+  CHECK((made.row().widens_latent() && s.data == far_away(43) && s.batches == 1 && s.rows == 1100));
+  CHECK((s.stride_row == 8 && s.stride_head == 4 && s.bytes == 12));
+  CHECK(map_of(made.params().v).dim == U64{272, 1100, 2, 1});
+
+  p.k.dim[0] = p.v.dim[0] = p.v_scale.dim[0] = 0, p.k.data = p.v.data = p.v_scale.data = nullptr;
+  const Pair none = run(p);
+  CHECK((none.row().widens_latent() && map_of(none.params().v).data == p.q.data));
+  CHECK(none.forward.carried.latent.latent_scales.batches == 0);
 }
 
 // More than 64 rows over one cache run on clusters of two; a pass behind adds their parts up.

@@ -29,6 +29,18 @@ P two_queries() {
   p.qv = tensor(far_away(6), FA3_DTYPE_BF16, {3, 2, 16, dv});
   return p;
 }
+// And on a cache of e4m3, token by token.
+P over_e4m3() {
+  P p = two_queries();
+  change_to_latent_tokens(p, far_away(7));
+  return p;
+}
+P packed_over_e4m3() {
+  P p = packed_call({.heads = 16, .heads_kv = 1, .head_dim = rope, .head_dim_v = 304});
+  p.v.dtype = FA3_DTYPE_E4M3, p.v_scale = latent_scale(p.v, far_away(7));
+  p.qv = tensor(far_away(6), FA3_DTYPE_BF16, {p.q.dim[0], 16, 304});
+  return p;
+}
 P apart() {
   return imaginary({.batch = 3, .seqlen_q = 2, .seqlen_k = keys, .heads = 6, .heads_kv = 2, .head_dim = 384,
                     .head_dim_v = 320});
@@ -75,6 +87,49 @@ const Change bad_packed_qv[] = {
     {"qv.rank is 4, must be 3", invalid, [](P& p) { p.qv.rank = 4; }},
     {"qv.dim[0] is 4, must equal q.dim[0], which is 5", invalid, [](P& p) { p.qv.dim[0] = 4; }},
     {"qv.dim[2] is 8, must equal v.dim[3], which is 512", invalid, [](P& p) { p.qv.dim[2] = 8; }},
+};
+const Change bad_latent[] = {
+    {"v_scale is absent (its rank is 0), and v.dtype is e4m3", invalid, [](P& p) { p.v_scale = {}; }},
+    {"v_scale.rank is 3, must be 4", invalid, [](P& p) { p.v_scale = tensor(far_away(9), FA3_DTYPE_FP32, {1, 1, 1}); }},
+    {"v_scale.dtype is bf16, must be fp32", invalid, [](P& p) { p.v_scale.dtype = FA3_DTYPE_BF16; }},
+    {"v_scale.dim[0] is 1, must equal v.dim[0], which is 3", invalid, [](P& p) { p.v_scale.dim[0] = 1; }},
+    {"v_scale.dim[1] is 39, must equal v.dim[1], which is 40", invalid, [](P& p) { p.v_scale.dim[1] = 39; }},
+    {"v_scale.dim[2] is 2, must equal v.dim[2], which is 1", invalid, [](P& p) { p.v_scale.dim[2] = 2; }},
+    {"v_scale.dim[3] is 1, must be the groups of 128 columns in v.dim[3], 4", invalid,
+     [](P& p) { p.v_scale.dim[3] = 1; }},
+    {"v_scale.dim[1] is -1, must be from 0", invalid, [](P& p) { p.v_scale.dim[1] = -1; }},
+    {"k_scale.rank is 3, must be 0 (absent)", invalid,
+     [](P& p) { p.k_scale = tensor(far_away(9), FA3_DTYPE_FP32, {1, 1, 1}); }},
+    {"q_scale.rank is 3, must be 0 (absent)", invalid,
+     [](P& p) { p.q_scale = tensor(far_away(9), FA3_DTYPE_FP32, {1, 1, 1}); }},
+    {"v_mean.rank is 3, must be 0 (absent)", invalid,
+     [](P& p) { p.v_mean = tensor(far_away(9), FA3_DTYPE_FP32, {3, 1, dv}); }},
+    {"v.dtype is e4m3, must be bf16 as q's", invalid, [](P& p) { p.qv = {}; }},
+    {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
+    {"v.dim[3] (head_dim_v) is 504, must be a multiple of 16 from 16 to 512", invalid,
+     [](P& p) { p.v.dim[3] = p.o.dim[3] = p.qv.dim[3] = 504; }},
+    {"v.dtype is e4m3, and k.dtype is not, which cannot be had together with softcap", unsupported,
+     [](P& p) { p.softcap = 30; }},
+    {"alibi_slopes", unsupported, [](P& p) { p.alibi_slopes = tensor(far_away(9), FA3_DTYPE_FP32, {16}); }},
+};
+const Change bad_latent_on_the_device[] = {
+    {"v_scale.stride[3] is 2, must be 1", invalid, [](P& p) { p.v_scale.stride[3] = 2; }},
+    {"v_scale.stride[1] is 166, must be a multiple of 4", invalid, [](P& p) { p.v_scale.stride[1] = 166; }},
+    {"v_scale.stride[0] is -4, must be >= 0", invalid, [](P& p) { p.v_scale.stride[0] = -4; }},
+    {"v.stride[1] is 648, must be a multiple of 16", invalid, [](P& p) { p.v.stride[1] = 648; }},
+};
+const Change bad_latent_pointers[] = {
+    {"v_scale.data is NULL", invalid, [](P& p) { p.v_scale.data = nullptr; }},
+    {"o may overlap v_scale", invalid, [](P& p) { p.v_scale.data = p.o.data; }},
+    {"lse may overlap v_scale", invalid, [](P& p) { p.v_scale.data = p.lse.data; }},
+};
+const Change bad_latent_alignment[] = {{"v_scale.data is 0x", invalid, [](P& p) { move(p.v_scale, 8); }}};
+const Change bad_packed_latent[] = {
+    {"v_scale.rank is 4, must be 3", invalid, [](P& p) { p.v_scale.rank = 4; }},
+    {"v_scale.dim[0] is 1099, must equal v.dim[0], which is 1100", invalid, [](P& p) { p.v_scale.dim[0] = 1099; }},
+    {"v_scale.dim[1] is 2, must equal v.dim[1], which is 1", invalid, [](P& p) { p.v_scale.dim[1] = 2; }},
+    {"v_scale.dim[2] is 2, must be the groups of 128 columns in v.dim[2], 3", invalid,
+     [](P& p) { p.v_scale.dim[2] = 2; }},
 };
 const Change bad_wide[] = {
     {"q.dim[3] (head_dim) is 584; the largest supported is 576", unsupported,
@@ -133,6 +188,11 @@ TEST_CASE("bad second queries and head dimensions above 256 are refused", "[late
   refuse_all(two_queries, bad_pointers, {device, reference});
   refuse_all(two_queries, bad_alignment, {device});
   refuse_all(packed_queries, bad_packed_qv, {device, shapes, reference});
+  refuse_all(over_e4m3, bad_latent, {device, shapes, reference});
+  refuse_all(over_e4m3, bad_latent_on_the_device, {device, shapes});
+  refuse_all(over_e4m3, bad_latent_pointers, {device, reference});
+  refuse_all(over_e4m3, bad_latent_alignment, {device});
+  refuse_all(packed_over_e4m3, bad_packed_latent, {device, shapes, reference});
   refuse_all(apart, bad_wide, {device, shapes});
   refuse_all(one_tensor, bad_one_tensor, {device, shapes});
   refuse_all(packed_tensor_of_keys, bad_paged_tensor, {device, shapes});
@@ -164,6 +224,31 @@ TEST_CASE("a call with V in K is one with a second query", "[latent]") {
   P scaled = two_queries();
   scaled.softmax_scale = 0.25f;
   CHECK(accept(scaled, Rules::device).softmax_scale == 0.25);
+}
+
+TEST_CASE("a call over a latent cache of e4m3", "[latent]") {
+  const P p = over_e4m3(), packed = packed_over_e4m3();
+  for (const Rules rules : {Rules::device, Rules::shapes, Rules::reference}) {
+    const ForwardProblem problem = accept(p, rules);
+    CHECK((problem.served && problem.has_qv() && problem.widens_latent() && !problem.widens_keys()));
+    CHECK((problem.v_scale.data == nullptr && !problem.kv_blocks && !problem.v_tiles));
+    check_view(problem.k, p.k, {3, keys, 1, rope}, {keys * 328, 328, 0, 1});
+    check_view(problem.v, p.v, {3, keys, 1, dv}, {keys * 656, 656, 0, 1});
+    check_view(problem.latent_scale, p.v_scale, {3, keys, 1, 4}, {keys * 164, 164, 0, 1});
+    const ForwardProblem of_packed = accept(packed, rules);
+    CHECK((of_packed.widens_latent() && of_packed.head_dim_v == 304));
+    check_view(of_packed.latent_scale, packed.v_scale, {1, 1100, 1, 3}, {0, 4, 0, 1});
+  }
+  for (const P& other : {two_queries(), one_tensor()}) {
+    const ForwardProblem problem = accept(other, Rules::device);
+    CHECK((!problem.widens_latent() && problem.latent_scale.data == nullptr));
+  }
+  // Strides that are never used, and what no key is read of.
+  P any = p;
+  any.v_scale.stride[2] = 5, any.v_scale.stride[3] = 1;
+  accept(any, Rules::device);
+  any.k.dim[1] = any.v.dim[1] = any.v_scale.dim[1] = 0, any.k.data = any.v.data = any.v_scale.data = nullptr;
+  accept(any, Rules::device);
 }
 
 TEST_CASE("which calls have V in K", "[latent]") {
@@ -208,6 +293,25 @@ TEST_CASE("wide calls run on rows of their own, with any number of queries", "[l
   name_row(p, "fa3_fwdservedmlasoftcap_fp16_");
   p = apart(), p.softcap = 30;
   CHECK(name_row(p, "fa3_fwdservedwidesoftcap_bf16_") == 6);
+  // Over e4m3, as queries and heads, these to a power of two, make up to 16 rows, up to 32, or more.
+  CHECK(name_row(over_e4m3(), "fa3_fwdservedmlae4m3half_bf16_") == 3);
+  CHECK(name_row(packed_over_e4m3(), "fa3_fwdservedmlae4m3_bf16_") > 3);
+  const auto with_rows = [](int64_t queries, int64_t heads) {
+    P few = over_e4m3();
+    few.q = tensor(few.q.data, FA3_DTYPE_FP16, {3, queries, heads, rope}), few.k.dtype = FA3_DTYPE_FP16;
+    few.qv = tensor(few.qv.data, FA3_DTYPE_FP16, {3, queries, heads, dv});
+    few.o = tensor(few.o.data, FA3_DTYPE_FP16, {3, queries, heads, dv});
+    few.lse = tensor(few.lse.data, FA3_DTYPE_FP32, {3, heads, queries});
+    return few;
+  };
+  for (const auto& [queries, heads] : {std::pair{1, 16}, {16, 1}, {4, 3}, {1, 9}})
+    name_row(with_rows(queries, heads), "fa3_fwdservedmlae4m3few_fp16_");
+  for (const auto& [queries, heads] : {std::pair{1, 32}, {1, 17}, {5, 3}, {8, 4}, {17, 1}})
+    name_row(with_rows(queries, heads), "fa3_fwdservedmlae4m3half_fp16_");
+  for (const auto& [queries, heads] : {std::pair{1, 33}, {9, 3}, {1, 128}, {300, 16}})
+    name_row(with_rows(queries, heads), "fa3_fwdservedmlae4m3_fp16_");
+  p = with_rows(1, 16), p.flags = FA3_FLAG_BATCH_INVARIANT;
+  name_row(p, "fa3_fwdservedmlae4m3_fp16_");
   // Tiles of 64 rows, four of 16 heads' queries each.
   const auto with_queries = [](int64_t queries, uint64_t flags) {
     P many = imaginary({.batch = 1, .seqlen_q = queries, .seqlen_k = 100, .heads = 16, .heads_kv = 1, .head_dim = 512});
@@ -254,6 +358,14 @@ TEST_CASE("kernels for a second query and without one are not taken for each oth
   refused(apart(), "fa3_fwdservedmla_bf16_d64x512_window_64x128", "which is for calls with qv");
   refused(one_tensor(), "fa3_fwdservedpacked_bf16_d256_window_64x32", "head_dim up to 256; q.dim[3] (head_dim) is 576");
   refused(two_queries(), "fa3_fwdpacked_bf16_d256_full_64x32", "which is for calls without lengths");
+  refused(two_queries(), "fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128",
+          "which is for v of e4m3; v.dtype is bf16");
+  refused(one_tensor(), "fa3_fwdservedmlae4m3half_bf16_d64x512_window_64x128", "which is for v of e4m3");
+  refused(over_e4m3(), "fa3_fwdservedmla_bf16_d64x512_window_64x128", "which is for v of q's dtype; v.dtype is e4m3");
+  refused(over_e4m3(), "fa3_fwdservedmlapair_bf16_d64x512_window_128x128", "which is for v of q's dtype");
+  P p = over_e4m3();
+  p.kernel = "fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128";
+  name_row(p, p.kernel);
 }
 
 }  // namespace fa3::test

@@ -70,6 +70,18 @@ inline void change_keys_to_e4m3(fa3_forward_params& p, const ServedShape& s = {}
   p.v_scale = tensor(far_away(32), FA3_DTYPE_FP32, {s.batch, s.heads_kv, 1});
 }
 
+// V alone, a latent cache: as FlashMLA has it, in tokens of 656 bytes, of which 512 are V, 16 its scales, and 128 K.
+inline void change_to_latent_tokens(fa3_forward_params& p, void* cache) {
+  const auto view = [&](fa3_tensor t, int32_t dtype, int64_t columns, int64_t at, int64_t token) {
+    t.dtype = dtype, t.data = static_cast<char*>(cache) + at, t.dim[t.rank - 1] = token;
+    if (fa3_tensor_pack(&t) != FA3_OK) std::abort();
+    t.dim[t.rank - 1] = columns;
+    return t;
+  };
+  p.k = view(p.v, FA3_DTYPE_BF16, 64, 528, 328), p.v_scale = view(p.v, FA3_DTYPE_FP32, 4, 512, 164);
+  p.v = view(p.v, FA3_DTYPE_E4M3, 512, 0, 656);
+}
+
 // Queries one sequence behind the other.
 inline void pack_queries(fa3_forward_params& p, const ServedShape& s, int32_t dtype) {
   p.q = tensor(far_away(1), dtype, {s.total_q, s.heads, s.head_dim});

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "fenced.h"
 #include "random.h"
@@ -57,6 +59,45 @@ TEST_CASE("random served problems against the oracle", "[served]") {
     CHECK(compare(ours.o, expected.numbers.reference.o, "o") == "");
     if (p.want_lse) CHECK(compare(ours.lse, expected.numbers.reference.lse, "lse") == "");
   }
+}
+
+TEST_CASE("a latent cache of e4m3 is one of the numbers that its scales make of it", "[served]") {
+  const uint64_t seed = tools::mix(tools::seed_of_run(), 2);
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  int latent = 0;
+  for (uint64_t n = 0; n < 60; ++n) {
+    ServedProblem p = random_served(tools::mix(seed, n), {.budget = 3e5, .most_heads = 12, .wide = true});
+    if (!p.e4m3_latent) continue;
+    p.o_dtype = FA3_DTYPE_FP32, ++latent;
+    ServedCase made(p);
+    INFO(p.describe());
+    std::vector<std::vector<float>> memory(4);
+    fa3_forward_params widened = made.host_params();
+    widened.v_scale = {};
+    const std::tuple<fa3_tensor*, const View*> tensors[] = {
+        {&widened.q, &made.q}, {&widened.k, &made.k}, {&widened.v, &made.v}, {&widened.qv, &made.qv}};
+    for (size_t i = 0; i < memory.size(); ++i) {
+      const auto [t, view] = tensors[i];
+      const std::vector<int64_t>& dim = view->layout.dim;
+      for (int64_t row = 0; row < dim[0] * dim[1] * dim[2]; ++row) {
+        const int64_t index[] = {row / dim[2] / dim[1], row / dim[2] % dim[1], row % dim[2], 0};
+        const int64_t at = view->layout.position(index);
+        for (int64_t c = 0; c < dim[3]; ++c)
+          memory[i].push_back(view == &made.v ? made.value_at(at, made.latent_scale.layout.position(index), c)
+                                              : view->read(made.images, at + c));
+      }
+      t->data = memory[i].data(), t->dtype = FA3_DTYPE_FP32;
+      REQUIRE(fa3_tensor_pack(t) == FA3_OK);
+    }
+    run(made);
+    const std::vector<Image> images = made.images;
+    made.poison_outputs();
+    const fa3_status status = fa3_reference_forward(&widened, 1);
+    INFO(fa3_last_error_message());
+    REQUIRE(status == FA3_OK);
+    CHECK((made.images == images));
+  }
+  CHECK(latent > 3);
 }
 
 // Where all scores are equal, O is the mean of the values that a row sees, and LSE the logarithm of how many they are.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <type_traits>
 
 #include "clipped.h"
 
@@ -31,7 +32,7 @@ TEST_CASE("the swizzle is as wide as a box, whichever slabs a row has", "[tensor
   Driver driver{};
   driver.tensor_map_encode_tiled = encode_tiled;
   TensorMap map;
-  const auto check = [&](const TiledRow& row) {
+  const auto check = [&](const auto& row) {
     const int64_t d = row.d;
     const View view{nullptr, row.is_8bit() ? FA3_DTYPE_E4M3 : FA3_DTYPE_BF16, {2, 3, 4, d}, {12 * d, 4 * d, d, 1}};
     const auto right = [&] {
@@ -41,13 +42,15 @@ TEST_CASE("the swizzle is as wide as a box, whichever slabs a row has", "[tensor
     };
     REQUIRE(encode(driver, "k", view, row, row.stage_keys(), map) == FA3_OK);
     CHECK(right());
-    REQUIRE(encode_packed(driver, "q", view, row, 2, map) == FA3_OK);
-    CHECK(right());
+    if constexpr (std::is_same_v<decltype(row), const ForwardRow&>) {
+      REQUIRE(encode_packed(driver, "q", view, row, 2, map) == FA3_OK);
+      CHECK(right());
+    }
     REQUIRE(encode_clipped(driver, "q", view, row, row.Br, Clipped::loads, map) == FA3_OK);
     CHECK(right());
   };
   const auto check_all = [&](const auto& rows) {
-    for (TiledRow row : rows) {
+    for (auto row : rows) {
       INFO(row.name);
       check(row);
       row.traits = row.traits | Trait::narrow_slabs;

@@ -24,6 +24,7 @@ FWD = "fa3_fwd_bf16_d64_full_256x64"
 FWD128 = "fa3_fwd_bf16_d128_full_192x64"
 SERVED = "fa3_fwdserved_bf16_d64_window_256x64"
 SHORT = "fa3_fwdshort_bf16_d128_causal_128x64"
+LATENT = "fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 
 RING, WAIT = "tile/ring.cuh", "tile/barriers.cuh"
@@ -140,6 +141,10 @@ FAULTS = [
      [("kernels/short.cu", QK_DONE, "".join(QK_DONE.splitlines(True)[i] for i in (2, 0, 1)))], "hot.releases"),
     ("next-keys-sent-for-too-early", SHORT,
      [("kernels/short.cu", "    wait(smem_.empty_k[KvRing::index(n)], KvRing::parity(n));\n", "")], "hot.handovers"),
+    ("widened-columns-not-fenced", LATENT,
+     [("tile/widen_latent.cuh", "      ptx::fence_proxy_async_shared();\n", "")], "producer.fences"),
+    ("widened-into-a-half-that-is-read", LATENT,
+     [("tile/widen_latent.cuh", "    wait(smem.empty_k[s], KvRing::parity(i) ^ 1);\n", "")], "producer.handovers"),
     ("ds-handed-over-before-dk-is-issued", BWD,
      [("kernels/bwd.cu", DS_HANDED_OVER, ""),
       ("kernels/bwd.cu", ISSUE_DK, DS_HANDED_OVER + ISSUE_DK)],

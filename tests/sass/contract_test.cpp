@@ -161,7 +161,9 @@ TEST_CASE("the table determines every row's GEMMs") {
     if (!v.has(fa3::Trait::speculative)) continue;
     const int depth = 32 / v.element_bytes();
     // Sums on two levels have registers for 128 columns, or for a quarter of 256.
-    const int parts = v.has(fa3::Trait::two_level) && v.d == 256 ? 4 : 1, pv = parts * v.stage_keys() / depth;
+    const bool sums = v.has(fa3::Trait::two_level) && v.d == 256;
+    // And with four warpgroups WGMMAs have no more than 128 columns.
+    const int parts = sums ? 4 : v.widens_latent() ? 2 : 1, pv = parts * v.stage_keys() / depth;
     const std::string n = std::to_string(v.stage_keys()), d = std::to_string(v.o_columns() / parts);
     const std::string k = std::to_string(depth);
     const std::string shape = " x 64x" + n + "x" + k;
@@ -173,7 +175,7 @@ TEST_CASE("the table determines every row's GEMMs") {
               k + " RS");
     CHECK(figure("hot", "wgmmas") == std::to_string(steps + pv));
     CHECK(figure("hot", "arrives") == std::to_string((v.split_stage() || v.halves_columns() ? 2 : 1) +
-                                                     v.has(fa3::Trait::qv) + parts - 1));
+                                                     v.has(fa3::Trait::qv) + (sums ? 3 : 0)));
     CHECK(figure("hot", "conversions") == std::to_string(v.stage_keys() / 4));
     CHECK(figure("hot", "exps") == std::to_string(v.stage_keys() / 2));
     CHECK(figure("kernel", "threads") == std::to_string(v.threads()));
@@ -195,6 +197,7 @@ TEST_CASE("the table determines every row's GEMMs") {
                          : v.transforms_scores() && v.has(fa3::Trait::qv)
                              ? sizeof(fa3::TransformedLatentForwardParams)
                          : v.transforms_scores()              ? sizeof(fa3::TransformedForwardParams)
+                         : v.widens_latent()                  ? sizeof(fa3::E4m3LatentForwardParams)
                          : v.has(fa3::Trait::qv)              ? sizeof(fa3::LatentForwardParams)
                          : v.has(fa3::Trait::own_lengths) && (v.is_8bit() || v.has_wide_q())
                              ? sizeof(fa3::ScaledPlannedForwardParams)
@@ -257,6 +260,18 @@ TEST_CASE("the table determines what a row's warps tell each other") {
     CHECK(figure(a.row, "prologue", "releases") == a.first_releases);
     CHECK(figure(a.row, "epilogue", "releases") == a.last_releases);
   }
+  // K and V of a block, and Q. V of e4m3 comes in slabs of 128 columns, and Q's buffer has the rows that may exist.
+  const char *latent = "fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128",
+             *of_16 = "fa3_fwdservedmla_bf16_d64x512_window_64x128",
+             *few = "fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128",
+             *half = "fa3_fwdservedmlae4m3half_fp16_d64x512_window_64x128";
+  CHECK((figure(latent, "producer", "tma_loads") == "7" && figure(of_16, "producer", "tma_loads") == "11"));
+  CHECK(figure(latent, "kernel", "expected_bytes") == "0/73728, 32768, 8192");
+  CHECK(figure(few, "kernel", "expected_bytes") == "0/18432, 32768, 8192");
+  CHECK(figure(half, "kernel", "expected_bytes") == "0/36864, 32768, 8192");
+  CHECK(figure(latent, "hot", "accumulators") == "PV overwrites or adds, QK overwrites");
+  CHECK(figure(latent, "hot", "gemms") == "QK 36 x 64x64x16 SS, PV 8 x 64x128x16 RS");
+  CHECK((figure(latent, "hot", "mbarrier_waits") == "3" && figure(latent, "hot", "arrives") == "3"));
   CHECK(figure("fa3_fwdserved_bf16_d128_window_192x64", "producer", "parities") == "0 1 1 0 1 0 1 1 0");
   CHECK(figure("fa3_fwdservedpacked_bf16_d64_window_64x128", "producer", "parities") == "0 1 1 1 0 1 0 0 1 1 0");
   CHECK(figure(rows, "prologue", "parities") == "nothing");

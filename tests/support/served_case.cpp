@@ -1,6 +1,7 @@
 #include "served_case.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <tuple>
@@ -103,6 +104,41 @@ void fill(ServedCase& made, int tensor, const std::vector<char>& counts) {
   }
 }
 
+// Of rows that count, as fill() has them: all of other sizes, and some so small that fp16 has few bits left for what
+// they make of V. Their products with e4m3 are exact in float32.
+void fill_latent_scales(ServedCase& made, const std::vector<char>& counts) {
+  const ServedProblem& p = made.problem;
+  const std::vector<int64_t>& dim = made.latent_scale.layout.dim;
+  for (size_t n = 0; n < counts.size(); ++n)
+    for (int64_t h = 0; h < dim[2] && counts[n]; ++h) {
+      tools::Random random(tools::mix(tools::mix(p.seed, 5), n * uint64_t(dim[2]) + uint64_t(h)));
+      for (int64_t g = 0; g < dim[3]; ++g) {
+        const int64_t index[] = {int64_t(n) / dim[1], int64_t(n) % dim[1], h, g};
+        const float size = random.chance(0.05) ? 0x1p-16f : 1;
+        const float scale = usual_scale * size * std::exp2(3 * float(random.uniform()) - 1.5f);
+        made.latent_scale.write(made.images, made.latent_scale.layout.position(index),
+                                std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & ~0xfu));
+      }
+    }
+}
+
+// A token of a latent cache: V, its scales and K, each at a multiple of 16 bytes.
+void add_tokens(ServedCase& made) {
+  const ServedProblem& p = made.problem;
+  const auto rounded = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
+  const int64_t scales_at = p.head_dim_v, k_at = scales_at + rounded(4 * p.latent_scales());
+  const Layout bytes = lay_out(p.k, FA3_DTYPE_E4M3, p.entries_k, p.rows_k, p.heads_kv, k_at + rounded(2 * p.head_dim));
+  made.v = add_view(made.images, bytes, FA3_DTYPE_E4M3, p.guard ? 16 * p.k.shift : 0, p.guard);
+  const auto view = [&](int64_t at, fa3_dtype dtype, int64_t columns) {
+    View its = made.v;
+    its.first += at, its.dtype = dtype, its.layout.dim[3] = columns;
+    for (int i = 0; i < 3; ++i) its.layout.stride[size_t(i)] /= tools::element_bytes(dtype);
+    return its;
+  };
+  made.k = view(k_at, p.dtype, p.head_dim), made.latent_scale = view(scales_at, FA3_DTYPE_FP32, p.latent_scales());
+  made.v.layout.dim[3] = p.head_dim_v;
+}
+
 }  // namespace
 
 ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
@@ -112,9 +148,19 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
     return add_view(images, lay_out(s, dtype, entries, rows, heads, d), dtype, p.guard ? 16 * s.shift : 0, p.guard);
   };
   q = place(p.q, p.dtype, entries_q, p.rows_q, p.heads, p.head_dim);
-  k = place(p.k, p.key_dtype(), p.entries_k, p.rows_k, p.heads_kv, p.head_dim);
-  if (p.v_in_k) v = k, v.layout.dim[3] = p.head_dim_v;
-  else v = place(p.v, p.key_dtype(), p.entries_k, p.rows_k, p.heads_kv, p.head_dim_v);
+  if (p.one_buffer) {
+    add_tokens(*this);
+  } else {
+    k = place(p.k, p.key_dtype(), p.entries_k, p.rows_k, p.heads_kv, p.head_dim);
+    if (p.v_in_k) v = k, v.layout.dim[3] = p.head_dim_v;
+    else v = place(p.v, p.value_dtype(), p.entries_k, p.rows_k, p.heads_kv, p.head_dim_v);
+    if (p.e4m3_latent) {  // rows stand at multiples of 16 bytes; nothing is behind the last one's scales
+      Layout layout =
+          lay_out(p.v, FA3_DTYPE_FP32, p.entries_k, p.rows_k, p.heads_kv, (p.latent_scales() + 3) / 4 * 4);
+      layout.dim[3] = p.latent_scales();
+      latent_scale = add_view(images, layout, FA3_DTYPE_FP32, p.guard ? 16 * p.v.shift : 0, p.guard);
+    }
+  }
   if (p.has_qv) qv = place(p.o, p.dtype, entries_q, p.rows_q, p.heads, p.head_dim_v);
   o = place(p.o, p.output_dtype(), entries_q, p.rows_q, p.heads, p.head_dim_v);
   if (p.want_lse)
@@ -155,10 +201,17 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
   }
   fill(*this, 0, counts_q), fill(*this, 1, counts_k);
   if (!p.v_in_k) fill(*this, 2, counts_k);
+  if (p.e4m3_latent) fill_latent_scales(*this, counts_k);
   if (p.has_qv) fill(*this, 4, counts_q);
   if (p.has_e4m3_keys()) add_scales(*this);
 }
 
+float ServedCase::value_at(int64_t v_position, int64_t scale_position, int64_t column) const {
+  const float value = v.read(images, v_position + column);
+  return problem.e4m3_latent
+             ? value * latent_scale.read(images, scale_position + column / FA3_LATENT_SCALE_COLUMNS)
+             : value;
+}
 float ServedCase::scale_of(const View& scale, int64_t sequence, int64_t head) const {
   if (scale.image < 0) return 1;
   const int64_t index[] = {scale.layout.dim[0] == 1 ? 0 : sequence, scale.layout.dim[1] == 1 ? 0 : head, 0};
@@ -222,6 +275,7 @@ fa3_forward_params ServedCase::params(const std::vector<void*>& bases) const {
   for (const auto& [to, view] : optional)
     if (view->image >= 0) *to = view->tensor(bases);
   if (lse_offset.image >= 0) params.lse_offset = tensor(lse_offset, p.packed_q);
+  if (latent_scale.image >= 0) params.v_scale = tensor(latent_scale, p.packed_k);
   params.mask = p.mask, params.window_left = p.window_left, params.window_right = p.window_right;
   params.max_seqlen_q = p.max_seqlen_q, params.max_seqlen_k = p.max_seqlen_k;
   params.softmax_scale = p.softmax_scale;
@@ -262,6 +316,9 @@ void ServedCase::copy_inputs(const ServedCase& from, int64_t b, int64_t first_qu
     for (int64_t h = 0; h < p.heads_kv; ++h) {
       copy(k, key_position(k, mine, j, h), from.k, from.key_position(from.k, theirs, j, h));
       copy(v, key_position(v, mine, j, h), from.v, from.key_position(from.v, theirs, j, h));
+      if (p.e4m3_latent)
+        copy(latent_scale, key_position(latent_scale, mine, j, h), from.latent_scale,
+             from.key_position(from.latent_scale, theirs, j, h));
     }
   if (!p.has_e4m3_keys()) return;
   const auto write_number = [&](const View& to, int64_t n, int64_t head, int64_t i, float value) {

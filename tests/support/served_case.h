@@ -11,7 +11,8 @@ namespace fa3::test {
 
 // A served problem with its inputs made and its outputs poisoned. Inputs are N(0,1), the same for every problem of the
 // same seed and layout, where a sequence has a row that counts, and NaN everywhere else: between sequences, behind the
-// rows in use, in padding, in pages and cache entries that nobody uses, and in sequences that are poisoned.
+// rows in use, in padding, in pages and cache entries that nobody uses, and in sequences that are poisoned; so are the
+// scales of a latent cache of e4m3.
 struct ServedCase {
   ServedProblem problem;
   std::vector<Image> images;
@@ -19,6 +20,7 @@ struct ServedCase {
   View qv;                                                                  // without an image where absent
   View cu_q, cu_k, used_q, used_k, leftpad_k, page_table, cache_batch_idx;  // without an image where absent
   View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;              // of e4m3, likewise
+  View latent_scale;                                                        // lies as v does, likewise
 
   explicit ServedCase(const ServedProblem& problem);
 
@@ -26,6 +28,8 @@ struct ServedCase {
   int64_t query_position(const View& view, const ServedSequence& s, int64_t query, int64_t head) const;
   int64_t key_position(const View& view, const ServedSequence& s, int64_t key, int64_t head_kv) const;
 
+  // An element of v, by the position of its row's first one in v and in latent_scale.
+  float value_at(int64_t v_position, int64_t scale_position, int64_t column) const;
   // A scale of a sequence's head, or 1; a number of v_mean, or of lse_offset, or 0; o_scale, or 1.
   float scale_of(const View& scale, int64_t sequence, int64_t head) const;
   float mean_of(int64_t sequence, int64_t head_kv, int64_t column) const;

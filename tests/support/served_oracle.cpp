@@ -30,11 +30,20 @@ HeadKeys read_keys(const ServedCase& made, const ServedSequence& s, ServedProble
     const int64_t k = made.key_position(made.k, s, range.begin + j, head_kv);
     const int64_t v = made.key_position(made.v, s, range.begin + j, head_kv);
     for (int64_t c = 0; c < p.head_dim; ++c) keys.k[size_t(c * keys.count() + j)] = made.k.read(made.images, k + c);
-    for (int64_t c = 0; c < p.head_dim_v; ++c)
-      keys.v[size_t(j * p.head_dim_v + c)] = made.v.read(made.images, v + c);
+    const int64_t scale = p.e4m3_latent ? made.key_position(made.latent_scale, s, range.begin + j, head_kv) : 0;
+    for (int64_t c = 0; c < p.head_dim_v; ++c) keys.v[size_t(j * p.head_dim_v + c)] = made.value_at(v, scale, c);
     for (int64_t c = p.head_dim; c < p.score_columns(); ++c)
       keys.k[size_t(c * keys.count() + j)] = keys.v[size_t(j * p.head_dim_v + c - p.head_dim)];
   }
+  return keys;
+}
+
+// As code in 16 bits has them: a latent cache of e4m3, which its scales have made other numbers of, is rounded.
+HeadKeys in_16_bits(const ServedProblem& p, HeadKeys keys) {
+  if (!p.e4m3_latent) return keys;
+  for (float& x : keys.v) x = tools::round_to(x, p.dtype);
+  for (size_t n = size_t(p.head_dim * keys.count()); n < keys.k.size(); ++n)
+    keys.k[n] = tools::round_to(keys.k[n], p.dtype);
   return keys;
 }
 
@@ -179,6 +188,7 @@ RowInput read_row(const ServedCase& made, const ServedRow& at, const HeadKeys& k
 
 void expect_rows(const ServedCase& made, int64_t first, int64_t last, const HeadKeys& keys, ServedExpected& to) {
   const ServedProblem& p = made.problem;
+  const HeadKeys rounded_keys = in_16_bits(p, keys);
   for (int64_t n = first; n < last; ++n) {
     const ServedRow& at = to.rows[size_t(n)];
     const RowInput row = read_row(made, at, keys);
@@ -193,7 +203,7 @@ void expect_rows(const ServedCase& made, int64_t first, int64_t last, const Head
     const auto exact = [](double x) { return x; };
     right.lse[size_t(n)] = attend<double>(p, at, row, keys, exact, exact, &right.o[o]).lse;
     const RowResult result = p.is_e4m3() ? attend_e4m3(made, row, keys, uint64_t(n), &plain.o[o])
-                                         : attend<float>(p, at, row, keys, weight, rounded, &plain.o[o]);
+                                         : attend<float>(p, at, row, rounded_keys, weight, rounded, &plain.o[o]);
     plain.lse[size_t(n)] = result.lse, plain.partial[size_t(n)] = result.partial;
     plain.squares[size_t(n)] = float(result.squares), plain.fourths[size_t(n)] = float(result.fourths);
     to.keys[size_t(n)] = int64_t(row.seen.size());

@@ -120,6 +120,7 @@ std::string ServedProblem::describe() const {
     result += std::string(" over e4m3, scales of ") + (k_scales == Scales::head ? "heads" : "the tensor") + " and " +
               (v_scales == Scales::head ? "heads" : "the tensor");
   if (has_qv) result += " qv";
+  if (e4m3_latent) result += one_buffer ? " over v of e4m3 in one buffer with k" : " over v of e4m3";
   if (v_in_k) result += " v-in-k";
   if (kernel) result += std::string(" kernel=") + kernel;
   result += " seed=" + std::to_string(seed) + " (queries, keys):";
@@ -337,7 +338,7 @@ void choose_tensors(ServedProblem& p, Random& random) {
 // Caps far above the scores, among them and below them all. What cannot be had together stays away.
 void choose_transform(ServedProblem& p, Random& random, const ServedLimits& limits) {
   const ForwardRow* const row = limits.row;
-  const bool may_cap = row ? row->has(Trait::softcap) : !p.e4m3_keys && random.chance(0.2);
+  const bool may_cap = row ? row->has(Trait::softcap) : !p.e4m3_keys && !p.e4m3_latent && random.chance(0.2);
   const bool may_slope = row ? row->has(Trait::alibi) : !p.has_e4m3_keys() && !limits.wide && random.chance(0.2);
   if (may_cap) p.lse_offset = false, p.softcap = random.pick({0.01f, 0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f});
   if (!may_slope) return;
@@ -350,7 +351,11 @@ void choose_wide(ServedProblem& p, Random& random) {
   if (p.is_e4m3()) p.dtype = FA3_DTYPE_BF16;
   p.head_dim_v = random.chance(0.5) ? 512 : 8 * random.between(1, 64);
   switch (random.between(0, 2)) {
-    case 0: p.has_qv = true, p.head_dim = random.chance(0.5) ? 64 : 8 * random.between(1, 8); break;
+    case 0:
+      p.has_qv = true, p.head_dim = random.chance(0.5) ? 64 : 8 * random.between(1, 8);
+      p.e4m3_latent = random.chance(0.5), p.one_buffer = p.e4m3_latent && random.chance(0.4);
+      if (p.e4m3_latent) p.head_dim_v = divide_up(p.head_dim_v, 16) * 16;
+      break;
     case 1:
       p.v_in_k = true, p.head_dim_v = std::max<int64_t>(p.head_dim_v, 256);
       p.head_dim = p.head_dim_v + (random.chance(0.5) ? 64 : 8 * random.between(1, 8));
@@ -446,7 +451,8 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   if (limits.row) p.dtype = dtype_of(*limits.row);
   p.e4m3_keys = limits.row ? limits.row->has_wide_q() : !limits.wide && !p.is_e4m3() && random.chance(0.2);
-  const int64_t unit = p.has_e4m3_keys() ? 16 : 8;
+  p.e4m3_latent = limits.row && limits.row->widens_latent(), p.one_buffer = p.e4m3_latent && random.chance(0.4);
+  const int64_t unit = p.has_e4m3_keys() ? 16 : 8, unit_v = p.e4m3_latent ? 16 : unit;
   choose_mask(p, random);
   choose_tensors(p, random);
   const bool may_widen_o = !limits.wide && !p.has_e4m3_keys();
@@ -465,9 +471,9 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   if (limits.row) {
     p.kernel = limits.row->name;
     p.head_dim = random.chance(0.5) ? limits.row->d : unit * random.between(1, limits.row->d / unit);
-    p.head_dim_v = random.chance(0.5) ? limits.row->dv : unit * random.between(1, limits.row->dv / unit);
+    p.head_dim_v = random.chance(0.5) ? limits.row->dv : unit_v * random.between(1, limits.row->dv / unit_v);
     p.has_qv = limits.row->has(Trait::qv);
-    if (p.has_qv && p.head_dim_v >= 256 && random.chance(0.5))  // as one tensor
+    if (p.has_qv && !p.e4m3_latent && p.head_dim_v >= 256 && random.chance(0.5))  // as one tensor
       p.has_qv = false, p.v_in_k = true, p.head_dim += p.head_dim_v;
   }
   if (limits.wide) choose_wide(p, random);

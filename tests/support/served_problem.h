@@ -44,6 +44,9 @@ struct ServedProblem {
   Scales q_scales = Scales::tensor, k_scales = Scales::tensor, v_scales = Scales::tensor;
   bool v_mean = false, lse_offset = false;
   bool e4m3_keys = false;  // K and V are of e4m3 under Q of 16 bits, and have their scales
+  // With has_qv: V alone is of e4m3, a latent cache, with a scale for each 128 columns of a row; and lies with these
+  // and K in one buffer, a token behind the other.
+  bool e4m3_latent = false, one_buffer = false;
 
   // Which of the optional tensors there are; page_size 0: no pages.
   bool packed_q = false, packed_k = false, uses_q = false, uses_k = false, pads_k = false, indexes_cache = false;
@@ -74,6 +77,8 @@ struct ServedProblem {
   bool is_e4m3() const { return dtype == FA3_DTYPE_E4M3; }
   bool has_e4m3_keys() const { return is_e4m3() || e4m3_keys; }
   fa3_dtype key_dtype() const { return e4m3_keys ? FA3_DTYPE_E4M3 : dtype; }
+  fa3_dtype value_dtype() const { return e4m3_keys || e4m3_latent ? FA3_DTYPE_E4M3 : dtype; }
+  int64_t latent_scales() const { return (head_dim_v + FA3_LATENT_SCALE_COLUMNS - 1) / FA3_LATENT_SCALE_COLUMNS; }
   // To which weights are rounded: where K and V become 16 bits, these are fp16.
   fa3_dtype weight_dtype() const { return e4m3_keys ? FA3_DTYPE_FP16 : dtype; }
   fa3_dtype output_dtype() const { return o_dtype == FA3_DTYPE_NONE ? dtype : o_dtype; }

@@ -77,6 +77,50 @@ TEST_CASE("random served problems cover the axes", "[served]") {
   CHECK(cut > 3);
 }
 
+TEST_CASE("random wide problems cover latent caches", "[served][latent]") {
+  const uint64_t seed = tools::seed_of_run();
+  INFO("repeat with FA3_TEST_SEED=" << seed);
+  int latent = 0, in_one_buffer = 0, odd = 0;
+  for (uint64_t n = 0; n < 200; ++n) {
+    const ServedProblem p = random_served(tools::mix(seed, n), {.budget = 1e5, .wide = true});
+    if (!p.e4m3_latent) continue;
+    ++latent, in_one_buffer += p.one_buffer, odd += p.head_dim_v % FA3_LATENT_SCALE_COLUMNS != 0;
+    CHECK((p.has_qv && !p.v_in_k && !p.e4m3_keys && p.head_dim_v % 16 == 0 && p.softcap == 0));
+  }
+  CHECK((latent > 15 && in_one_buffer > 3 && in_one_buffer < latent && odd > 3));
+}
+
+// Each number that is there, and no other: elements, scales in any place, K beside them.
+TEST_CASE("a latent cache of e4m3 holds numbers where rows count", "[served][latent]") {
+  for (const bool one_buffer : {false, true}) {
+    ServedProblem p = plain_served(FA3_MASK_CAUSAL_BOTTOM_RIGHT);
+    p.has_qv = p.e4m3_latent = true, p.one_buffer = one_buffer, p.head_dim_v = 304, p.page_size = 16, p.heads_kv = 1;
+    ServedCase made(with_lengths(p));
+    const auto numbers = [&](const View& view) {
+      int64_t count = 0;
+      view.layout.for_each([&](int64_t at) { count += std::isfinite(view.read(made.images, at)); });
+      return count;
+    };
+    int64_t keys = 0;
+    for (int64_t b = 0; b < made.problem.batch; ++b) {
+      const ServedProblem::Range near = made.problem.keys_near(made.problem.sequence(b));
+      keys += near.end - near.begin;
+    }
+    CHECK((made.latent_scale.layout.dim[3] == 3 && numbers(made.latent_scale) <= 3 * keys));
+    CHECK(numbers(made.latent_scale) * 304 == numbers(made.v) * 3);
+    CHECK(numbers(made.k) * 304 == numbers(made.v) * 64);
+    std::set<float> scales;
+    made.latent_scale.layout.for_each([&](int64_t at) {
+      if (const float scale = made.latent_scale.read(made.images, at); !std::isnan(scale)) scales.insert(scale);
+    });
+    CHECK(scales.size() > 100);
+    const fa3_forward_params call = made.host_params();
+    CHECK(fa3_forward_check(&call) == FA3_OK);
+    const auto bytes = [](const fa3_tensor& t) { return static_cast<const char*>(t.data); };
+    if (one_buffer) CHECK((bytes(call.v_scale) == bytes(call.v) + 304 && bytes(call.k) == bytes(call.v_scale) + 16));
+  }
+}
+
 TEST_CASE("the judge of served cases accepts right results", "[served]") {
   for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW,
                              FA3_MASK_CHUNK})
@@ -130,6 +174,28 @@ TEST_CASE("the judge of served cases finds other masks, lengths, pages and sinks
         {shorter,
          {"padding less", [](ServedProblem& p) { --*std::max_element(p.leftpad_k.begin(), p.leftpad_k.end()); }},
          {"another cache entry", [](ServedProblem& p) { std::swap(p.cache_batch_idx[0], p.cache_batch_idx[1]); }}});
+}
+
+TEST_CASE("the judge of served cases finds other scales of a latent cache", "[served][latent]") {
+  for (const fa3_dtype dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
+    for (const bool one_buffer : {false, true}) {
+      ServedProblem p = plain_served(FA3_MASK_CAUSAL_BOTTOM_RIGHT);
+      p.dtype = dtype, p.has_qv = p.e4m3_latent = true, p.one_buffer = one_buffer, p.head_dim_v = 304, p.heads_kv = 1;
+      ServedCase made(with_lengths(p));
+      const ServedExpected expected = expect(made);
+      const auto scale = [&](int64_t at) { return made.latent_scale.read(made.images, at); };
+      const auto verdict_with = [&](const std::function<float(int64_t)>& scale_of) {
+        ServedCase other = made;
+        made.latent_scale.layout.for_each([&](int64_t at) {
+          if (!std::isnan(scale(at))) other.latent_scale.write(other.images, at, scale_of(at));
+        });
+        run(other);
+        return verify(other, expected);
+      };
+      CHECK(verdict_with(scale) == "");
+      CHECK(verdict_with([&](int64_t at) { return 1.03f * scale(at); }) != "");
+      CHECK(verdict_with([&](int64_t at) { return scale(at % 4 ? at - 1 : at); }) != "");  // the group before has that
+    }
 }
 
 TEST_CASE("the judge of served cases finds rows that are wrong, missing or too many", "[served]") {

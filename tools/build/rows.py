@@ -21,6 +21,7 @@ MACROS = {
     "WIDENED": (FORWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
     "COPIED": (FORWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
     "WIDENED_PACKED": (FORWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
+    "LATENT": (FORWARD, "fa3_{0}_{2}_d{3}x{4}_{5}_{6}x{7}"),
     "BACKWARD": (BACKWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
     "PASS": (PASS, "fa3_pass_{0}"),
 }

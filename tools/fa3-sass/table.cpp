@@ -89,6 +89,8 @@ std::string expected_bytes(const fa3::ForwardRow& row) {
   const std::string k = text(row.k_block_bytes()), v = text(row.v_block_bytes());
   const std::string q = text(q_buffers * row.q_buffer_bytes());
   if (row.has(fa3::Trait::no_producer)) return joined({k, v, q}, ", ");
+  // V of e4m3, K by itself, and Q.
+  if (row.widens_latent()) return joined({k, text(row.stage_keys() * row.dv), "0/" + q}, ", ");
   const bool together = !row.split_stage() && !row.lands_v();  // but the last V comes alone
   return joined({k + (together ? "/" + text(row.stage_bytes()) : ""), v, row.is_8bit() ? "runtime" : "0/" + q}, ", ");
 }
@@ -107,10 +109,10 @@ int tma_loads(const fa3::ForwardRow& row) {
   const int v = 2 * (row.takes_v_tiles() ? 1 : row.widens() ? row.landed_slabs() : row.v_slabs());
   const int lanes = row.lands_v() ? 32 : 64;
   const int boxes = row.has(fa3::Trait::own_lengths) ? (row.stage_keys() + lanes - 1) / lanes : 0;
-  // With halves of O's columns V comes in these, and none behind the loop; a second tensor of Q comes in a loop.
-  // Thread blocks of a cluster have a share of V each.
-  if (row.halves_columns())
-    return boxes * (k + v / 2 / row.cluster_blocks()) + row.slabs() + row.has(fa3::Trait::qv);
+  // With halves of O's columns V comes in these, and none behind the loop, or by the columns of a scale if it is of
+  // e4m3; a second tensor of Q comes in a loop. Thread blocks of a cluster have a share of V each.
+  const int of_v = row.widens_latent() ? row.latent_scales() : v / 2 / row.cluster_blocks();
+  if (row.halves_columns()) return boxes * (k + of_v) + row.slabs() + row.has(fa3::Trait::qv);
   // With packed heads the warp that hands pieces over sends for Q, at three places, where K and V are widened.
   const int q = row.slabs() + (row.is_8bit() || row.widens() || row.takes_copies());
   const int copies = row.widens() && row.packs_heads() ? 3 : 1;
@@ -217,14 +219,16 @@ std::optional<Figure> figure_of_tiled(const TiledRow& row, const std::string& sc
 std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::string& scope, const std::string& figure) {
   const auto value = [&](int number) { return value_of(figure, number); };
   const auto text = [&](std::string words) { return text_of(figure, std::move(words)); };
-  // PV is done for all columns at once, but for sums on two levels at large head dimensions.
-  const int pv_columns = row.has(fa3::Trait::two_level) ? row.sum_columns() : row.o_columns();
+  // PV is done for all columns at once, but for sums on two levels at large head dimensions, and where a WGMMA takes no
+  // more columns.
+  const bool sums = row.has(fa3::Trait::two_level);
+  const int pv_columns = sums ? row.sum_columns() : row.halves_columns() ? row.pv_columns() : row.o_columns();
   const int pv_parts = row.o_columns() / pv_columns;
   const bool speculative = row.has(fa3::Trait::speculative);
-  if (figure == "accumulators")  // a predicate says whether PV begins a piece; each of several parts begins anew
-    return text(std::string("PV ") + (!speculative   ? "adds"
-                                      : pv_parts > 1 ? "overwrites"
-                                                     : "overwrites or adds") + ", QK overwrites");
+  if (figure == "accumulators")  // a predicate says whether PV begins a piece; each of several sums begins anew
+    return text(std::string("PV ") + (!speculative           ? "adds"
+                                      : sums && pv_parts > 1 ? "overwrites"
+                                                             : "overwrites or adds") + ", QK overwrites");
   if (figure == "transposed") return text(row.is_8bit() ? "none" : "PV B");
   if (speculative) {
     // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own. With shared keys
@@ -239,9 +243,9 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
     if (figure == "most_multiplies" && !row.is_8bit() && !row.transforms_scores())
       return value(row.o_columns() / 2 + 2 + (scope == "hot" ? row.stage_keys() / 2 + 3 : row.bounded_left()));
     if (figure == "mbarrier_waits") return value(waits);
-    // With halves of O's columns PV and the next QK, with qv in two, are issued each behind a fence.
+    // With halves of O's columns PV and the next QK, with qv in two, are issued each behind a fence; so is each sum.
     if (figure == "arrives")
-      return value(fences + pv_parts - 1 + row.halves_columns() + row.has(fa3::Trait::qv));
+      return value(fences + (sums ? pv_parts - 1 : 0) + row.halves_columns() + row.has(fa3::Trait::qv));
     // K is given back while PV is in flight, V behind it; or both behind it.
     if (figure == "releases") return text(waits == 2 ? "1 0" : "0");
     if (figure == "parities") return text(waits == 2 ? "0 0" : "0");

@@ -56,6 +56,7 @@ package Fa3 is
 
    Max_Rank                : constant := 5;
    Scale_Rows              : constant := 64;
+   Latent_Scale_Columns    : constant := 128;
    Forward_Workspace_Bytes : constant := 64;
 
    type Numbers is array (0 .. Max_Rank - 1) of Integer_64 with Convention => C;

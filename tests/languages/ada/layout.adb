@@ -253,5 +253,6 @@ begin
    Put ("KERNEL_PASS", Long_Long_Integer (Kernel_Pass));
    Put ("MAX_RANK", Max_Rank);
    Put ("SCALE_ROWS", Scale_Rows);
+   Put ("LATENT_SCALE_COLUMNS", Latent_Scale_Columns);
    Put ("FORWARD_WORKSPACE_BYTES", Forward_Workspace_Bytes);
 end Layout;

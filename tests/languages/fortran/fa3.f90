@@ -29,7 +29,8 @@ module fa3
   integer(c_int64_t), parameter :: FA3_QUANTIZE_INCOHERENT = 1, FA3_QUANTIZE_ROTARY_INTERLEAVED = 2
   integer(c_int64_t), parameter :: FA3_APPEND_ROTARY_INTERLEAVED = 1
   integer(c_int32_t), parameter :: FA3_KERNEL_FORWARD = 1, FA3_KERNEL_BACKWARD = 2, FA3_KERNEL_PASS = 3
-  integer, parameter :: FA3_MAX_RANK = 5, FA3_SCALE_ROWS = 64, FA3_FORWARD_WORKSPACE_BYTES = 64
+  integer, parameter :: FA3_MAX_RANK = 5, FA3_SCALE_ROWS = 64, FA3_LATENT_SCALE_COLUMNS = 128
+  integer, parameter :: FA3_FORWARD_WORKSPACE_BYTES = 64
 
   !> A strided view of memory; strides count elements.
   type, bind(c) :: fa3_tensor

@@ -200,6 +200,7 @@ contains
     print '(a, i0)', 'const FA3_KERNEL_PASS ', FA3_KERNEL_PASS
     print '(a, i0)', 'const FA3_MAX_RANK ', FA3_MAX_RANK
     print '(a, i0)', 'const FA3_SCALE_ROWS ', FA3_SCALE_ROWS
+    print '(a, i0)', 'const FA3_LATENT_SCALE_COLUMNS ', FA3_LATENT_SCALE_COLUMNS
     print '(a, i0)', 'const FA3_FORWARD_WORKSPACE_BYTES ', FA3_FORWARD_WORKSPACE_BYTES
   end subroutine
 

@@ -62,6 +62,7 @@ public final class Fa3 {
 
   public static final int FA3_MAX_RANK = 5;
   public static final int FA3_SCALE_ROWS = 64;
+  public static final int FA3_LATENT_SCALE_COLUMNS = 128;
   public static final int FA3_FORWARD_WORKSPACE_BYTES = 64;
 
   // ---- structs ---------------------------------------------------------------------------------------------------

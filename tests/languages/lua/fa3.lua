@@ -40,7 +40,7 @@ typedef enum fa3_mask {
   FA3_MASK_CHUNK = 4
 } fa3_mask;
 
-enum { FA3_MAX_RANK = 5, FA3_SCALE_ROWS = 64, FA3_FORWARD_WORKSPACE_BYTES = 64 };
+enum { FA3_MAX_RANK = 5, FA3_SCALE_ROWS = 64, FA3_LATENT_SCALE_COLUMNS = 128, FA3_FORWARD_WORKSPACE_BYTES = 64 };
 
 typedef struct fa3_tensor {
   void* data;

@@ -62,6 +62,7 @@ pub const FA3_KERNEL_PASS: fa3_kernel_kind = 3;
 
 pub const FA3_MAX_RANK: usize = 5;
 pub const FA3_SCALE_ROWS: usize = 64;
+pub const FA3_LATENT_SCALE_COLUMNS: usize = 128;
 pub const FA3_FORWARD_WORKSPACE_BYTES: usize = 64;
 
 /// A strided view of memory; strides count elements.

@@ -20,7 +20,7 @@ struct Launched {
   ScaledForwardParams forward{};    // of rows without scales or a list its beginning
   ScaledPlannedForwardParams planned{};  // of those whose sequences have lengths of their own; scales as far as it has
   TransformedForwardParams transformed{};  // and of those that transform scores, zeros of others
-  LatentForwardParams latent{};            // and of those with a second query
+  E4m3LatentForwardParams latent{};        // and of those with a second query; V's scales as far as it has
   PlanLengthsPassParams lengths{};  // of the pass that plans for these
   EmptyRowsParams empty_rows{};     // of the one that writes rows without keys
   TileVParams tile_v{};             // of the one that makes V into tiles

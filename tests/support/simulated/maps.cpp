@@ -38,10 +38,11 @@ fa3_tensor tensor(const TensorMap& encoded) {
   return t;
 }
 
-fa3_tensor packed_tensor(const TensorMap& encoded, Packing packing) {
+fa3_tensor packed_tensor(const TensorMap& encoded, Packing packing, int box_rows) {
   const Map map = map_of(encoded);
-  const uint32_t rows = 1u << packing.shift, box_heads = rows < 64 ? rows : 64, heads = map.dim[1];
-  const bool same_box = map.box[0] == 64 && map.box[1] == box_heads && map.box[2] == 64 / box_heads;
+  const uint32_t rows = 1u << packing.shift, all = uint32_t(box_rows), heads = map.dim[1];
+  const uint32_t box_heads = rows < all ? rows : all;
+  const bool same_box = map.box[0] == 64 && map.box[1] == box_heads && map.box[2] == all / box_heads;
   const bool least = rows >= heads && rows < 2 * heads;
   const bool nests = heads == 1 || map.dim[3] == 1 || map.stride[2] == heads * map.stride[0];
   if (map.rank != 5 || map.dtype == FA3_DTYPE_E4M3 || !same_box || !least || !nests)

@@ -30,8 +30,8 @@ inline int element_bytes(int32_t dtype) { return dtype == FA3_DTYPE_E4M3 ? 1 : 2
 
 Map map_of(const TensorMap& encoded);
 fa3_tensor tensor(const TensorMap& encoded);
-// Q of packed heads, if its boxes are as the kernels read them: 64 rows, each query's as many as its packing says.
-fa3_tensor packed_tensor(const TensorMap& encoded, Packing packing);
+// Q of packed heads, if its boxes are as the kernels read them: so many rows, each query's as many as its packing says.
+fa3_tensor packed_tensor(const TensorMap& encoded, Packing packing, int box_rows);
 // O, as kernels without a map of it know it.
 fa3_tensor tensor(const Output& out, const fa3_tensor& q);
 

@@ -233,9 +233,9 @@ void do_damage(const Launched& launch, Fault chosen) {
 CUresult run_served(const Launched& launch) {
   const ScaledPlannedForwardParams& p = launch.planned;
   const ForwardRow& row = *launch.row->forward();
-  const ServedTensors t{row.packs_heads() ? packed_tensor(p.q, p.visible.packing) : tensor(p.q), tensor(p.k),
-                        tensor(p.v),
-                        row.has(Trait::qv) ? packed_tensor(launch.latent.qv, p.visible.packing) : fa3_tensor{}};
+  const auto packed = [&](const TensorMap& map) { return packed_tensor(map, p.visible.packing, row.q_rows()); };
+  const ServedTensors t{row.packs_heads() ? packed(p.q) : tensor(p.q), tensor(p.k), tensor(p.v),
+                        row.has(Trait::qv) ? packed(launch.latent.qv) : fa3_tensor{}};
   const auto is_with_rows = [&](const TensorMap& encoded, Map as, int rows) {
     as.box[1] = uint32_t(rows);
     const Map map = map_of(encoded);
@@ -245,7 +245,13 @@ CUresult run_served(const Launched& launch) {
   bool same = p.box_rows >= 1 && row.stage_keys() % p.box_rows == 0 && map_of(p.k).box[1] == uint32_t(p.box_rows);
   same = same && is_with_rows(p.v, map_of(p.v), p.box_rows) && (p.page_table || p.box_rows == row.stage_keys());
   same = same && (!p.page_table || (p.page_size == t.k.dim[1] && p.page_size % p.box_rows == 0));
-  for (int i = 0; 1 << i < p.box_rows; ++i) same = same && is_with_rows(p.v_rows[i], map_of(p.v), 1 << i);
+  if (row.widens_latent()) {
+    const LatentScales& scales = launch.latent.latent_scales;
+    same = same && t.v.dtype == FA3_DTYPE_E4M3 && map_of(p.v).box[0] == 128;
+    same = same && scales.batches == t.v.dim[0] && scales.rows == t.v.dim[1];
+  } else {
+    for (int i = 0; 1 << i < p.box_rows; ++i) same = same && is_with_rows(p.v_rows[i], map_of(p.v), 1 << i);
+  }
   if (!row.o_from_registers()) {
     const fa3_tensor o = tensor(p.o);
     const int64_t strides[3] = {out.o_stride_batch, out.o_stride_row, out.o_stride_head};
@@ -313,7 +319,7 @@ CUresult run(const Launched& launch) {
   fa3_forward_params call{};
   call.struct_size = sizeof call;
   const bool packs_heads = row.packs_heads();
-  call.q = packs_heads ? packed_tensor(p.q, p.visible.packing) : tensor(p.q);
+  call.q = packs_heads ? packed_tensor(p.q, p.visible.packing, row.q_rows()) : tensor(p.q);
   call.k = tensor(p.k);
   call.v = tensor(p.v);
   call.o = row.is_8bit() || packs_heads ? tensor(out, call.q) : tensor(p.o);

@@ -48,6 +48,19 @@ double scale_at(const ScaleTensor& scale, int64_t sequence, int64_t head) {
   return scale.data ? double(scale.data[sequence * scale.stride_batch + head * scale.stride_head]) : 1;
 }
 
+// A row of V, a latent cache of e4m3 or not.
+Row value_at(const Launched& launch, const fa3_tensor& v, const Place& at, int64_t head) {
+  Row row = row_at(v, at.batch, at.row, head);
+  const LatentScales& scales = launch.latent.latent_scales;
+  if (!launch.row->forward()->widens_latent() || at.batch < 0 || at.batch >= scales.batches || at.row < 0 ||
+      at.row >= scales.rows)
+    return row;
+  const float* const its =
+      scales.data + at.batch * scales.stride_batch + at.row * scales.stride_row + head * scales.stride_head;
+  for (size_t x = 0; x < row.size(); ++x) row[x] *= double(its[x / FA3_LATENT_SCALE_COLUMNS]);
+  return row;
+}
+
 double transformed(const Launched& launch, double score, int64_t sequence, int64_t head, double distance) {
   const Alibi& by = launch.transformed.transforms.alibi;
   const double cap = double(launch.transformed.transforms.softcap.cap) * double(launch.planned.softmax_scale);
@@ -74,7 +87,7 @@ void compute(const Launched& launch, const ServedTensors& t, const Planned& piec
   };
   const auto score = [&](const Place& at) {
     double dot = product(q, row_at(t.k, at.batch, at.row, head_kv));
-    if (has_qv) dot += product(qv, row_at(t.v, at.batch, at.row, head_kv));
+    if (has_qv) dot += product(qv, value_at(launch, t.v, at, head_kv));
     return dot * double(p.softmax_scale) * scale_at(scales.q, number, head) * scale_at(scales.k, number, head_kv);
   };
   const double offset = scales.lse_offset && !keys.none()
@@ -99,7 +112,7 @@ void compute(const Launched& launch, const ServedTensors& t, const Planned& piec
   for (int32_t key = keys.begin; key < keys.end; ++key) {
     const Place at = place_of(p, s, key);
     const double weight = std::exp(scores[size_t(key - keys.begin)] - most);
-    const Row v = row_at(t.v, at.batch, at.row, head_kv);
+    const Row v = value_at(launch, t.v, at, head_kv);
     for (size_t x = 0; x < o.size() && x < v.size(); ++x) o[x] += weight * v[x];
     sum += weight;
   }

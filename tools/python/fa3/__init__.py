@@ -197,7 +197,8 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     fields of fa3.h. v_mean: (batch, heads_kv, head_dim_v), added to o. lse_offset: as lse, added to it. o_scale: (1,),
     if out_dtype is float8_e4m3fn. two_level: sums that do not shrink where v has a mean. Autograd has no derivative
     of it: `attention_fp8` has, and `backward` is there.
-    Also k and v alone, a cache under q of 16 bits, with k_scale and v_scale; o is of q's dtype then.
+    Also k and v alone, a cache under q of 16 bits, with k_scale and v_scale; o is of q's dtype then. And v alone, with
+    v_scale: see "Latent attention".
     out_dtype: of o; q's dtype, of FP8 bfloat16, if None; others with FP8 and on the CPU, and under q of 16 bits float32
     (not with k and v of FP8, softcap, alibi_slopes, qv and head dimensions above 256). kernel: its name, of
     `kernels()`; the CPU's reference does not look at it.
@@ -215,7 +216,11 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     seqlen_q, heads, head_dim_v), or packed like q: scores are those of q and k plus those of qv and v, softmax_scale is
     1 / sqrt(head_dim + head_dim_v) if None, and head_dim is up to 64. A cache in one tensor k, with v = k[...,
     :head_dim_v] of it (up to 64 columns fewer), is the same call and as fast: MLA's decoding is forward(q, cache,
-    cache[..., :512], ...). Other head_dims above 256 end at 512. Neither with FP8 and alibi_slopes.
+    cache[..., :512], ...). Other head_dims above 256 end at 512. None of it with alibi_slopes, and of FP8 only with v
+    alone beside qv, a latent cache, without softcap: then v_scale lies as v does, (batch, seqlen_k, heads_kv, groups),
+    packed or in pages if v is, and each number is for up to 128 columns of one row. FlashMLA's tokens of 656 bytes are
+    such: k is cache[..., 528:].view(q.dtype), v cache[..., :512].view(torch.float8_e4m3fn), and v_scale
+    cache[..., 512:528].view(torch.float32).
 
     Lengths, all int32 on q's device, where they are read when the kernels run, never by the host:
       cu_seqlens_q    (batch + 1,): q is packed, (total_q, heads, head_dim), and sequence b has the rows cu_seqlens_q[b]

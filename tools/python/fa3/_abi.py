@@ -14,6 +14,7 @@ from typing import Iterator, Optional
 ABI_VERSION = 1
 MAX_RANK = 5
 SCALE_ROWS = 64  # of one block scale
+LATENT_SCALE_COLUMNS = 128  # of one scale, in a latent cache of e4m3
 TILE_KEYS = 16  # of one tile of V
 FORWARD_WORKSPACE_BYTES = 64
 

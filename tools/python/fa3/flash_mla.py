@@ -1,9 +1,10 @@
-"""FlashMLA's decoding on dense caches, with its signatures, defaults and meanings, computed by fa3: for programs that
-import flash_mla. `fa3.install("flash_mla")` puts this module in that place.
+"""FlashMLA's decoding on caches of 16 bits and of FP8, with its signatures, defaults and meanings, computed by fa3: for
+programs that import flash_mla. `fa3.install("flash_mla")` puts this module in that place.
 
-What fa3 does not compute is a NotImplementedError that names the argument: FP8 caches and sparse attention. What
-differs besides: page sizes and head dimensions may be others (q and k up to 64 columns more than v), fp16 is taken,
-too, and lse is -inf for rows that see no key."""
+What fa3 does not compute is a NotImplementedError that names the argument: sparse attention, and FP8 caches of another
+format than tokens of 656 bytes. What differs besides: FP8 caches are read whole, by block_table, not by indices; page
+sizes may be others, of caches of 16 bits head dimensions, too (q and k up to 64 columns more than v); fp16 is taken,
+too; and lse is -inf for rows that see no key."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import torch
 
 import fa3
 
-from ._interfaces import refuse
+from ._abi import LATENT_SCALE_COLUMNS
+from ._interfaces import FP8, refuse
+
+# Of an FP8 cache: a token's columns, the byte where its scales end, and its bytes.
+LATENT, ROPE = 512, 64
+SCALES_END = LATENT + 4 * LATENT // LATENT_SCALE_COLUMNS
+TOKEN = SCALES_END + 2 * ROPE
 
 
 class FlashMLASchedMeta:
@@ -33,15 +40,23 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
                            extra_topk_length=None):  # fmt: skip
     """(out, lse). q: (batch, seqlen_q, heads, head_dim); k_cache: pages, (pages, page_size, heads_kv, head_dim), of
     which block_table, (batch, pages of a sequence), says which hold each sequence's cache_seqlens keys; v is their
-    first head_dim_v columns. lse: (batch, heads, seqlen_q) in float32."""
-    refuse(is_fp8_kvcache=is_fp8_kvcache, indices=indices, attn_sink=attn_sink, extra_k_cache=extra_k_cache,
+    first head_dim_v columns. lse: (batch, heads, seqlen_q) in float32.
+
+    is_fp8_kvcache: k_cache is (pages, page_size, heads_kv, 656) in uint8 or float8_e4m3fn. A token's bytes are 512
+    numbers of float8_e4m3fn, which are the first columns divided by a scale, 4 scales in float32, of 128 columns each,
+    and the other 64 columns in q's dtype. head_dim is 576, head_dim_v 512."""
+    refuse(indices=indices, attn_sink=attn_sink, extra_k_cache=extra_k_cache,
            extra_indices_in_kvcache=extra_indices_in_kvcache, topk_length=topk_length,
            extra_topk_length=extra_topk_length)  # fmt: skip
     for name, x in (("block_table", block_table), ("cache_seqlens", cache_seqlens)):
         if x is None:
             raise ValueError(f"{name} is None, must be given")
-    tensors = (q, k_cache, k_cache[..., :head_dim_v])
     how = {"softmax_scale": softmax_scale, "causal": causal, "page_table": block_table, "seqused_k": cache_seqlens}
+    if is_fp8_kvcache:
+        tensors, latent = _of_fp8(q, k_cache, head_dim_v)
+        how.update(latent)
+    else:
+        tensors = (q, k_cache, k_cache[..., :head_dim_v])
     meta = tile_scheduler_metadata
     with torch.no_grad():
         if isinstance(meta, FlashMLASchedMeta) and not torch.compiler.is_compiling():
@@ -49,3 +64,20 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
                 meta.schedule = fa3.forward_schedule(*tensors, **how)
             how["schedule"] = meta.schedule
         return fa3.forward(*tensors, return_lse=True, **how)
+
+
+def _of_fp8(q, cache, head_dim_v):
+    """(q, k, v) of `fa3.forward`, and what else it takes of an FP8 cache by name: views, nothing is copied."""
+    if q.dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"q.dtype is {q.dtype}, must be bfloat16 or float16 with is_fp8_kvcache")
+    if cache.dtype not in (torch.uint8, FP8):
+        raise ValueError(f"k_cache.dtype is {cache.dtype}, must be uint8 or float8_e4m3fn with is_fp8_kvcache")
+    if cache.shape[-1] != TOKEN:
+        raise NotImplementedError(f"k_cache.shape[-1] is {cache.shape[-1]}, and of FP8 caches fa3 computes those whose "
+                                  f"tokens are {TOKEN} bytes")  # fmt: skip
+    for name, columns, right in (("q.shape[-1]", q.shape[-1], LATENT + ROPE), ("head_dim_v", head_dim_v, LATENT)):
+        if columns != right:
+            raise ValueError(f"{name} is {columns}, must be {right} with is_fp8_kvcache")
+    k, v = cache[..., SCALES_END:].view(q.dtype), cache[..., :LATENT].view(FP8)
+    v_scale = cache[..., LATENT:SCALES_END].view(torch.float32)
+    return (q[..., LATENT:], k, v), {"qv": q[..., :LATENT], "v_scale": v_scale}
