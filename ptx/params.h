@@ -161,7 +161,7 @@ constexpr size_t parameter_bytes(const ForwardRow& row) {
     return row.has_scales()     ? sizeof(ScaledTransformedForwardParams)
            : row.has(Trait::qv) ? sizeof(TransformedLatentForwardParams)
                                 : sizeof(TransformedForwardParams);
-  if (row.widens_latent()) return sizeof(E4m3LatentForwardParams);
+  if (row.is_latent()) return sizeof(E4m3LatentForwardParams);
   if (row.has(Trait::qv)) return sizeof(LatentForwardParams);
   if (row.has(Trait::own_lengths))
     return row.has_scales() ? sizeof(ScaledPlannedForwardParams) : sizeof(PlannedForwardParams);

@@ -85,7 +85,7 @@ struct ForwardRow : TiledRow {
   KvScales kv_scales;
 
   // Rows of a buffer of Q: 64, or only those that may exist, to leave memory to what lands.
-  constexpr int q_rows() const { return widens_latent() && has(Trait::few_rows) ? most_rows() : q_box_rows; }
+  constexpr int q_rows() const { return is_latent() && has(Trait::few_rows) ? most_rows() : q_box_rows; }
   constexpr int q_buffer_bytes() const { return q_rows() * q_slabs() * slab_bytes(); }
   constexpr bool packs_heads() const { return heads == Heads::packed; }
   constexpr bool o_from_registers() const { return o_exit != OExit::buffer && o_exit != OExit::buffer_late; }
@@ -100,8 +100,11 @@ struct ForwardRow : TiledRow {
   constexpr bool widens() const { return loads_e4m3_keys() && !has(Trait::few_rows); }
   // By a pass before the kernel.
   constexpr bool takes_copies() const { return v == VLayout::copied; }
-  // Is V alone of e4m3, a latent cache with scales of its own, and made `dtype` of in its stage?
-  constexpr bool widens_latent() const { return v == VLayout::latent; }
+  // Is V alone of e4m3, a latent cache with scales of its own? It is widened in its stage, to `dtype`, or else lies
+  // there in bytes, and is widened as it is read (kernels/mla_few_e4m3.cu).
+  constexpr bool is_latent() const { return v == VLayout::latent; }
+  constexpr bool widens_latent() const { return is_latent() && !keeps_latent(); }
+  constexpr bool keeps_latent() const { return is_latent() && has(Trait::few_rows) && !has(Trait::half_rows); }
   // With Trait::few_rows: as many of a tile's rows may exist.
   constexpr int most_rows() const {
     if (!has(Trait::few_rows)) return Br;
@@ -188,7 +191,10 @@ struct ForwardRow : TiledRow {
   constexpr int landing_bytes() const { return loads_e4m3_keys() ? Bc * landed_slabs() * 128 : v_block_bytes(); }
   constexpr bool has_bytes_in_stages() const { return loads_e4m3_keys() && !widens(); }
   constexpr int k_block_bytes() const { return has_bytes_in_stages() ? landing_bytes() : TiledRow::k_block_bytes(); }
-  constexpr int v_block_bytes() const { return has_bytes_in_stages() ? landing_bytes() : TiledRow::v_block_bytes(); }
+  constexpr int v_block_bytes() const {
+    if (keeps_latent()) return stage_keys() * dv;
+    return has_bytes_in_stages() ? landing_bytes() : TiledRow::v_block_bytes();
+  }
   constexpr int landing_buffers() const {
     const int left = (227 * 1024 - bytes_beside_landings()) / landing_bytes();
     return widens() ? (left < most_landings ? left : most_landings) : lands_v() ? 2 : 0;
@@ -196,11 +202,11 @@ struct ForwardRow : TiledRow {
   static constexpr int most_landings = 12;
   // What comes from memory for a K/V block.
   constexpr int loaded_bytes() const {
-    if (widens_latent()) return Bc * (d * 2 + dv + latent_scales() * 4);
+    if (is_latent()) return Bc * (d * 2 + dv + latent_scales() * 4);
     return loads_e4m3_keys() ? Bc * (d + dv) : Bc / stage_keys() * stage_bytes();
   }
   // With VLayout::latent: numbers that a row of V has beside it.
-  constexpr int latent_scales() const { return widens_latent() ? dv / latent_scale_columns : 0; }
+  constexpr int latent_scales() const { return is_latent() ? dv / latent_scale_columns : 0; }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
   constexpr int v_means() const { return has_scales() && !has_wide_q() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
@@ -213,10 +219,12 @@ struct ForwardRow : TiledRow {
   constexpr bool has_warp_shares() const { return has(Trait::few_rows) && !halves_columns(); }
   // Where one of two warpgroups with half of O's columns each tells the other of their rows (Scored in tile/smem.cuh).
   constexpr int scored_bytes() const { return halves_columns() ? 2048 : 0; }
-  // With Trait::few_rows P of two blocks besides.
-  constexpr int few_p_bytes() const {
-    return has(Trait::few_rows) && halves_columns() ? 2 * most_rows() * stage_keys() * element_bytes() : 0;
+  // With Trait::few_rows P of two blocks besides; of a latent cache in bytes, which two warpgroups have in turn, for
+  // each of its scales.
+  constexpr int few_p_buffers() const {
+    return !has(Trait::few_rows) || !halves_columns() ? 0 : keeps_latent() ? 2 * consumers() * latent_scales() : 2;
   }
+  constexpr int few_p_bytes() const { return few_p_buffers() * most_rows() * stage_keys() * element_bytes(); }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
   // With VLayout::latent: the scales of each stage's rows (LandedLatent in tile/smem.cuh).
@@ -233,8 +241,9 @@ struct ForwardRow : TiledRow {
            Br % 64 == 0 && warpgroups() >= (packs_heads() || has(Trait::one_tile) ? 1 : 2) && warpgroups() <= 4 &&
            Bc % 16 == 0 &&
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
-           (!halves_columns() || (dv % 128 == 0 && stages == 2 && Bc % 32 == 0 && packs_heads() && warpgroups() == 1 &&
-                                  has(Trait::own_lengths) && !has(Trait::shares_keys) && !has(Trait::alibi))) &&
+           (!halves_columns() || (dv % 128 == 0 && stages == (keeps_latent() ? 4 : 2) && Bc % 32 == 0 &&
+                                  packs_heads() && warpgroups() == 1 && has(Trait::own_lengths) &&
+                                  !has(Trait::shares_keys) && !has(Trait::alibi))) &&
            (!has(Trait::few_rows) || (packs_heads() && warpgroups() == 1 && !split_stage() &&
                                       !has(Trait::shares_keys) &&
                                       (halves_columns() ? has(Trait::qv) && stage_keys() == 64 && !is_8bit() :
@@ -263,9 +272,9 @@ struct ForwardRow : TiledRow {
   constexpr bool valid_16bit() const {
     const bool has_e4m3_keys = has_wide_q() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
                             d % 64 == 0 && !transforms_scores() && (!widens() || landing_buffers() >= 2);
-    const bool is_latent = widens_latent() && has(Trait::qv) && stage_keys() == 64 && !has(Trait::multicast) &&
-                           v_row_bytes() == 2 * latent_scales() * slab_bytes();
-    return (has_e4m3_keys || ((v == VLayout::rows || is_latent) && kv_scales == KvScales::none)) &&
+    const bool takes_latent = is_latent() && has(Trait::qv) && stage_keys() == 64 && !has(Trait::multicast) &&
+                              v_row_bytes() == 2 * latent_scales() * slab_bytes();
+    return (has_e4m3_keys || ((v == VLayout::rows || takes_latent) && kv_scales == KvScales::none)) &&
            !has(Trait::two_level);
   }
   constexpr bool valid_8bit() const {

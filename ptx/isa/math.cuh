@@ -79,6 +79,14 @@ FA3_DEVICE uint16_t cvt_rn_satfinite_e4m3x2_f32(float high, float low) {
   return d;
 }
 
+// ptx: mov.b32 {_, d}, x;  (mov)
+// The upper half. In the machine's code what takes it takes that half of the register; of a shift ptxas makes a shift.
+FA3_DEVICE uint16_t mov_b32_high(uint32_t x) {
+  uint16_t d;
+  asm("mov.b32 {_, %0}, %1;" : "=h"(d) : "r"(x));
+  return d;
+}
+
 // ptx: cvt.rn.f16x2.e4m3x2 d, x;  (cvt)
 // Two numbers, exactly; NaN stays NaN.
 FA3_DEVICE uint32_t cvt_rn_f16x2_e4m3x2(uint16_t x) {

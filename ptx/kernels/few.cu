@@ -56,9 +56,6 @@ static_assert([] {
   return true;
 }());
 
-// Two e4m3 numbers, the lower or upper half of four, as fp16.
-FA3_DEVICE uint32_t widened(uint32_t four, int half) { return cvt_rn_f16x2_e4m3x2(uint16_t(four >> 16 * half)); }
-
 // What a lane has of Q: of row 8 b + g, for each step its four columns.
 struct Queries {
   uint32_t pair[row_groups][steps][2];

@@ -10,12 +10,10 @@
 // of before as long as that is not exceeded by much, and only then the warps tell each other their maxima.
 //
 // The walk is that of fwd.cu, whose lines and steps the comments name (A2.n).
-#include "../isa/matrix.cuh"
 #include "../tile/block.cuh"
-#include "../tile/few_rows.cuh"
+#include "../tile/few_latent.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/halves_ring.cuh"
-#include "../tile/packed.cuh"
 #include "../tile/planned_producer.cuh"
 #include "../tile/softmax.cuh"
 #include "../tile/unpack.cuh"
@@ -24,15 +22,7 @@ namespace fa3 {
 using namespace ptx;
 
 static_assert(has(Trait::few_rows) && has_qv && halves_columns && Bc == 64 && slab_row_bytes == 128);
-static_assert(early_q_release && dv == PartStrip::columns && config.most_rows() % PartStrip::rows == 0);
-
-inline constexpr int most_rows = config.most_rows();
-inline constexpr int lane_rows = most_rows / 4;  // a lane has row 8 b + 2 t + e as number 2 b + e; t: lane % 4
-inline constexpr int strips = most_rows / PartStrip::rows;
-inline constexpr int o_tiles = o_columns / 64;   // of 64 of the warpgroup's columns, 16 for each warp
-using Accumulators = float[most_rows / 2];       // of a product: of row number 2 (x / 4) + x % 2
-
-FA3_DEVICE constexpr int row_of(int x) { return 2 * (x / 4) + x % 2; }
+static_assert(early_q_release);
 
 // In units of descriptors: from one slab to the next of K and V, which follow each other, and of Q.
 inline constexpr uint32_t slab_units = descriptor_units(Bc * slab_row_bytes);
@@ -47,26 +37,16 @@ class HandOver {
   FA3_DEVICE Element* p(uint32_t t) const { return smem_.few_p[t & 1]; }
   FA3_DEVICE Scored& scored(uint32_t t) const { return smem_.scored[t & 1]; }
 
-  // P^T in pairs of rows, which are transposed. Behind this comes a barrier of the warpgroup.
-  FA3_DEVICE void write_p(uint32_t t, const uint32_t (&P)[lane_rows]) const {
-    const int lane = threadIdx.x % 32, matrix = lane / 8, row = 8 * (matrix / 2) + lane % 8;
-    const uint32_t chunk = 2 * warp_ + matrix % 2;
-    const uint32_t to = shared_address(p(t)) + row * slab_row_bytes + ((chunk ^ lane % 8) << 4);
-#pragma unroll
-    for (int n = 0; n < strips; n++)
-      stmatrix_x4_trans(to + n * PartStrip::rows * slab_row_bytes, P[4 * n], P[4 * n + 1], P[4 * n + 2], P[4 * n + 3]);
-    fence_proxy_async_shared();  // WGMMA reads it
-  }
   // What each warp has of the warpgroup's rows, for all of its warps, behind a barrier.
   FA3_DEVICE void share(const float (&x)[lane_rows]) const {
     const int lane = threadIdx.x % 32;
     if (lane < 4)
 #pragma unroll
-      for (int r = 0; r < lane_rows; r++) smem_.of_warps[warp_][row(r)] = x[r];
+      for (int r = 0; r < lane_rows; r++) smem_.of_warps[warp_][lane_row(r)] = x[r];
     bar_sync(barrier_warpgroup, 128);
   }
   // Of the lane's row number r, what warp w has shared.
-  FA3_DEVICE float shared_by(int w, int r) const { return smem_.of_warps[w][row(r)]; }
+  FA3_DEVICE float shared_by(int w, int r) const { return smem_.of_warps[w][lane_row(r)]; }
   // Does m of any row move with block t, so that O is multiplied by alpha?
   FA3_DEVICE bool moves(uint32_t t) const {
     bool any = false;
@@ -74,7 +54,6 @@ class HandOver {
     for (int w = 0; w < 4; w++) any |= scored(t).moves[w];
     return __any_sync(0xffffffffu, any);
   }
-  FA3_DEVICE static int row(int r) { return 8 * (r / 2) + 2 * (threadIdx.x % 4) + r % 2; }
 
   FA3_DEVICE void signal(uint32_t t) const {
     __syncwarp();
@@ -130,24 +109,19 @@ struct Half {
 class Softmax {
  public:
   FA3_DEVICE Softmax(const Params& p, const RowBlock& block, const HandOver& hand_over, int warp)
-      : hand_over_(hand_over), warp_(warp) {
-    const Visible seen = visible(p, block);
-    all_ = {0, seen.seqlen_k};
+      : hand_over_(hand_over), warp_(warp), seen_(p, block) {
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) {
-      const int row = block.row + hand_over.row(r);
-      keys_[r] = seen.of(row);
-      all_ = {max(all_.begin, keys_[r].begin), min(all_.end, keys_[r].end)};
-      c_[r] = row < seen.rows() ? p.softmax_scale_log2 : 0.f;  // what other rows hold moves no m
+      // What other rows hold moves no m.
+      c_[r] = block.row + lane_row(r) < visible(p, block).rows() ? p.softmax_scale_log2 : 0.f;
       m_[r] = lowest_m, l_[r] = rounded_l_[r] = 0.f;
     }
-    all_ = {__reduce_max_sync(0xffffffffu, all_.begin), __reduce_min_sync(0xffffffffu, all_.end)};
   }
 
   // Hands over P of block t (A2.6, A2.13, A2.16), whose first key this is, and multiplies O by what it is to be
   // multiplied by before. Returns behind a barrier of the warpgroup.
   FA3_DEVICE void run(uint32_t t, Accumulators& S, int key, Half& half) {
-    mask(S, key);
+    seen_.mask(S, key, warp_);
     float largest[lane_rows];
     bool exceeds = false;
 #pragma unroll
@@ -177,7 +151,7 @@ class Softmax {
     if (warp_ == 0 && threadIdx.x % 32 < 4)
 #pragma unroll
       for (int r = 0; r < lane_rows; r++) {
-        const int row = hand_over_.row(r);
+        const int row = lane_row(r);
         scored.m[row] = m_[r], scored.l[row] = l[r];
         scored.fit[row] = __fdividef(l[r], rounded_l[r] == 0.f ? 1.f : rounded_l[r]);
       }
@@ -185,14 +159,6 @@ class Softmax {
   }
 
  private:
-  FA3_DEVICE void mask(Accumulators& S, int key) const {
-    if (key >= all_.begin && key + Bc <= all_.end) return;
-#pragma unroll
-    for (int x = 0; x < most_rows / 2; x++) {
-      const int of_x = key + 16 * warp_ + threadIdx.x % 32 / 4 + x / 2 % 2 * 8;
-      if (of_x < keys_[row_of(x)].begin || of_x >= keys_[row_of(x)].end) S[x] = -INFINITY;
-    }
-  }
   FA3_DEVICE void exponentiate(uint32_t t, const Accumulators& S, float (&sum)[lane_rows],
                                float (&rounded_sum)[lane_rows]) const {
     float P[most_rows / 2], rounded[most_rows / 2];
@@ -207,7 +173,8 @@ class Softmax {
       const int x = 4 * (r / 2) + r % 2;
       sum[r] = P[x] + P[x + 2], rounded_sum[r] = rounded[x] + rounded[x + 2];
     }
-    hand_over_.write_p(t, pairs);
+    write_p(hand_over_.p(t), pairs, warp_);
+    fence_proxy_async_shared();  // WGMMA reads it
     bar_sync(barrier_warpgroup, 128);
   }
   // m becomes the largest score so far, of all warps' keys.
@@ -227,7 +194,7 @@ class Softmax {
     half.scale(alpha);
     if (warp_ == 0 && threadIdx.x % 32 < 4)
 #pragma unroll
-      for (int r = 0; r < lane_rows; r++) hand_over_.scored(t).alpha[hand_over_.row(r)] = alpha[r];
+      for (int r = 0; r < lane_rows; r++) hand_over_.scored(t).alpha[lane_row(r)] = alpha[r];
   }
   // Sums of all lanes and warps, for the first warp.
   FA3_DEVICE void add_warps_up(const float (&of_lane)[lane_rows], float (&sum)[lane_rows]) const {
@@ -246,104 +213,10 @@ class Softmax {
 
   const HandOver& hand_over_;
   int warp_;
-  Keys keys_[lane_rows], all_;  // that a row sees, and that all see
+  SeenKeys seen_;
   float c_[lane_rows], m_[lane_rows];
   float l_[lane_rows], rounded_l_[lane_rows];  // the lane's shares of the row sums; the latter of P as multiplied
 };
-
-// O of 16 rows and 16 of the warp's columns, as accumulators of 16 rows have them: the lane's numbers of rows lane / 4
-// and 8 more, of columns 2 (lane % 4) and 1 more of two groups of 8.
-struct Upright {
-  float x[2][4];  // [group][2 (row / 8) + column]
-
-  // Moves halves of the numbers, exactly. o: the 16 rows' own.
-  FA3_DEVICE explicit Upright(const float* o) {
-#pragma unroll
-    for (int b = 0; b < 2; b++)
-#pragma unroll
-      for (int group = 0; group < 2; group++) {
-        const uint32_t low = __float_as_uint(o[4 * b + 2 * group]), high = __float_as_uint(o[4 * b + 2 * group + 1]);
-        const uint32_t lower = movmatrix_trans(__byte_perm(low, high, 0x5410));
-        const uint32_t upper = movmatrix_trans(__byte_perm(low, high, 0x7632));
-        x[group][2 * b] = __uint_as_float(__byte_perm(lower, upper, 0x5410));
-        x[group][2 * b + 1] = __uint_as_float(__byte_perm(lower, upper, 0x7632));
-      }
-  }
-};
-
-// m and l of a lane's two rows of each 16, lane / 4 and 8 more.
-struct RowSums {
-  float m[strips][2], l[strips][2], fit[strips][2];  // fit: what makes O fit l, as it is of rounded P
-
-  FA3_DEVICE void clear() {
-#pragma unroll
-    for (int n = 0; n < strips; n++) m[n][0] = m[n][1] = lowest_m, l[n][0] = l[n][1] = 0.f, fit[n][0] = fit[n][1] = 1.f;
-  }
-  FA3_DEVICE void read(const Scored& scored) {
-#pragma unroll
-    for (int n = 0; n < strips; n++)
-#pragma unroll
-      for (int b = 0; b < 2; b++) {
-        const int row = PartStrip::rows * n + threadIdx.x % 32 / 4 + 8 * b;
-        m[n][b] = scored.m[row], l[n][b] = scored.l[row], fit[n][b] = scored.fit[row];
-      }
-  }
-};
-
-// What the part leaves for the pass that adds parts up, of the n-th 16 rows.
-FA3_DEVICE void store_part(const Half& half, const RowSums& sums, const Params& p, const RowBlock& block, int n,
-                           int first) {
-  const int lane = threadIdx.x % 32;
-  const PartStrip strip(p.partials, block.partial + PartStrip::rows * n);
-#pragma unroll
-  for (int i = 0; i < o_tiles; i++) {
-    const Upright o(&half.o[i][8 * n]);
-#pragma unroll
-    for (int group = 0; group < 2; group++) {
-      const float(&x)[4] = o.x[group], low = sums.fit[n][0], high = sums.fit[n][1];
-      __stcg(strip.o((first + 64 * i) / 8 + group, lane),
-             make_float4(x[0] * low, x[1] * low, x[2] * high, x[3] * high));
-    }
-  }
-  if (first == 0 && lane % 4 == 0)
-#pragma unroll
-    for (int b = 0; b < 2; b++) __stcg(strip.sums(lane / 4 + 8 * b), make_float2(sums.m[n][b], sums.l[n][b]));
-}
-
-// O and LSE of the n-th 16 rows.
-FA3_DEVICE void store_rows(const Half& half, const RowSums& sums, const Params& p, const RowBlock& block, int n,
-                           int first) {
-  const int lane = threadIdx.x % 32;
-  const Sinks sinks(p, block, n);
-  FinishedRow row[2];
-  float weight[2];
-  Place place[2];
-#pragma unroll
-  for (int b = 0; b < 2; b++) {
-    row[b] = sinks.finish(b, sums.m[n][b], sums.l[n][b]);
-    weight[b] = row[b].weight * sums.fit[n][b];
-    place[b] = place_of(p, block, block.row + PartStrip::rows * n + lane / 4 + 8 * b);
-    if (first == 0 && lane % 4 == 0 && place[b].exists && p.output.lse) *lse_of(p, block, place[b]) = row[b].lse;
-  }
-#pragma unroll
-  for (int i = 0; i < o_tiles; i += 2) {
-    const Upright tiles[2] = {Upright(&half.o[i][8 * n]), Upright(&half.o[i + 1][8 * n])};
-#pragma unroll
-    for (int b = 0; b < 2; b++) {
-      uint32_t pairs[4];
-#pragma unroll
-      for (int group = 0; group < 4; group++) {
-        const float(&x)[4] = tiles[group / 2].x[group % 2];
-        // Of a row that sees no key P were 0, but V need not have been finite.
-        pairs[group] = sums.l[n][b] == 0.f ? 0 : pack(x[2 * b] * weight[b], x[2 * b + 1] * weight[b]);
-      }
-      const uint4 eight = transpose_quad(pairs);  // of group lane % 4
-      const int column = first + 64 * (i + lane % 4 / 2) + 8 * (lane % 2);
-      if (place[b].exists && column < p.output.head_dim)
-        *reinterpret_cast<uint4*>(o_of(p, block, place[b]) + column) = eight;
-    }
-  }
-}
 
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
@@ -420,7 +293,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         if (hand_over.moves(t)) {
           float alpha[lane_rows];
 #pragma unroll
-          for (int r = 0; r < lane_rows; r++) alpha[r] = scored.alpha[hand_over.row(r)];
+          for (int r = 0; r < lane_rows; r++) alpha[r] = scored.alpha[lane_row(r)];
           half.scale(alpha);
         }
         if (i == end - 1) sums.read(scored);
@@ -434,8 +307,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     for (int n = 0; n < strips; n++) {
       if (block.row < 0 || block.row + PartStrip::rows * n >= visible(p, block).rows()) break;
       const int first_column = number * o_columns + 16 * warp;
-      if (parts > 1) store_part(half, sums, p, block, n, first_column);
-      else store_rows(half, sums, p, block, n, first_column);
+      if (parts > 1) store_part(half.o, sums, p, block, n, first_column);
+      else store_rows(half.o, sums, p, block, n, first_column);
     }
   }
 }

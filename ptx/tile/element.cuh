@@ -82,6 +82,11 @@ FA3_DEVICE void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) 
   else ptx::mma_m16n8k16_f32_f16(s[0], s[1], s[2], s[3], a, b0, b1);
 }
 
+// Two e4m3 numbers, the lower or upper half of four, as fp16.
+FA3_DEVICE uint32_t widened(uint32_t four, int half) {
+  return ptx::cvt_rn_f16x2_e4m3x2(half ? ptx::mov_b32_high(four) : uint16_t(four));
+}
+
 // Two numbers rounded to nearest even.
 FA3_DEVICE uint32_t pack(float low, float high, bool to_bf16 = is_bf16) {
   return to_bf16 ? ptx::cvt_rn_bf16x2_f32(high, low) : ptx::cvt_rn_f16x2_f32(high, low);

@@ -12,7 +12,7 @@ inline constexpr int consumers = config.consumers();
 inline constexpr bool shares_keys = has(Trait::shares_keys);
 inline constexpr bool transforms_scores = config.transforms_scores();
 inline constexpr bool takes_v_tiles = config.takes_v_tiles();
-inline constexpr bool widens_latent = config.widens_latent();
+inline constexpr bool widens_latent = config.widens_latent(), keeps_latent = config.keeps_latent();
 inline constexpr bool has_qv = has(Trait::qv);
 // Columns of O that a consumer has: all, or half of them.
 inline constexpr bool halves_columns = config.halves_columns();
@@ -28,7 +28,7 @@ using OwnLengthsParams = std::conditional_t<
                        std::conditional_t<has_qv, TransformedLatentForwardParams, TransformedForwardParams>>,
     std::conditional_t<
         config.has_scales(), ScaledPlannedForwardParams,
-        std::conditional_t<config.widens_latent(), E4m3LatentForwardParams,
+        std::conditional_t<config.is_latent(), E4m3LatentForwardParams,
                            std::conditional_t<has_qv, LatentForwardParams, PlannedForwardParams>>>>;
 using Params = std::conditional_t<
     own_lengths, OwnLengthsParams,

@@ -58,9 +58,11 @@ struct Stage {
 };
 
 inline constexpr bool split_stage = config.split_stage();
-// With halves_columns a stage comes in two, by V's columns: full_v and empty_v are of the left half, full_k and empty_k
+// With halves_columns: does one warpgroup compute the scores for both? Otherwise each has every other block.
+inline constexpr bool scores_for_both = halves_columns && !keeps_latent;
+// Then a stage comes in two, by V's columns: full_v and empty_v are of the left half, full_k and empty_k
 // of the right one and K (kernels/mla.cu).
-inline constexpr int v_barriers = split_stage || halves_columns ? config.stages : 1;
+inline constexpr int v_barriers = split_stage || scores_for_both ? config.stages : 1;
 
 // Where V lands that is mended on its way to a stage (tile/landing.cuh), or K and V in turn, to be widened. In other
 // rows of the table the arrays have no elements, which nvcc allows.
@@ -102,6 +104,15 @@ struct Scored {
   float m[rows], l[rows], fit[rows];  // with the last block of a piece; fit: of Excess
 };
 
+// What the warps of a warpgroup that has every other block tell each other, and at a piece's end the other warpgroup
+// (kernels/mla_few_e4m3.cu).
+struct LatentShare {
+  uint32_t moves[2][4];  // of blocks in turn: does m of any of a warp's rows move, or the factor of a scale
+  float of_warps[4][config.most_rows()];
+  uint32_t largest_scale[4][config.latent_scales()];
+  float m[config.most_rows()], l[config.most_rows()];
+};
+
 // Pieces of the list in device memory (Trait::own_lengths), on their way from the warp that claims them to those that
 // load for them (planned_producer.cuh). A slot that is full holds a piece of the thread block's, in their order.
 struct PieceRing {
@@ -132,10 +143,10 @@ struct ClusterPiece {
   uint64_t taken;  // and tells the first one that it has read it
 };
 
-// What has come to a stage with V of e4m3, for the warps that widen it (widen_latent.cuh).
+// What has come to a stage with V of e4m3, for those that widen it (widen_latent.cuh, kernels/mla_few_e4m3.cu).
 struct LandedLatent {
   alignas(16) float scales[Bc][config.latent_scales()];
-  uint64_t full;  // V and its scales are there
+  uint64_t full;  // V and its scales are there; where V lies in bytes, the stage's own barrier tells
   int keys;       // so many of the block, from its first one on, are the sequence's
   static constexpr int end_of_work = -1;
 };
@@ -149,8 +160,9 @@ struct alignas(1024) Smem {
   // After its last QK, a buffer takes the O of the same rows on its way out.
   Element q[config.q_buffers][config.q_rows() * q_row_elements];
   Stage stage[config.stages];
-  // P of two blocks in the same kernels, where few rows exist: for both warpgroups, as WGMMA's operand B.
-  Element few_p[config.few_p_bytes() ? 2 : 0][config.most_rows() * Bc];
+  // P of two blocks in the same kernels, where few rows exist: for both warpgroups, as WGMMA's operand B. Or of two of
+  // each warpgroup's, for each scale of a latent cache.
+  Element few_p[config.few_p_buffers()][config.most_rows() * Bc];
   Landing landing;
   Handed handed[shares_keys ? 1 : 0];
   WarpShare warp_share[config.has_warp_shares() ? 4 * consumers : 0];
@@ -168,11 +180,14 @@ struct alignas(1024) Smem {
   // Of rows that a warpgroup adds up (packed.cuh).
   uint32_t shares[config.packs_heads() && !halves_columns ? (shares_keys ? warpgroups : consumers) : 0];
   PieceRing pieces;
-  Scored scored[halves_columns ? consumers : 0];
-  uint64_t full_scored[halves_columns ? consumers : 0];  // arrived at by its warps
-  float of_warps[config.few_p_bytes() ? 4 : 0][Scored::rows];  // what those that have the scores tell each other
+  Scored scored[scores_for_both ? consumers : 0];
+  uint64_t full_scored[scores_for_both ? consumers : 0];  // arrived at by its warps
+  // What those that have the scores tell each other.
+  float of_warps[config.few_p_bytes() && scores_for_both ? 4 : 0][Scored::rows];
+  LatentShare latent_share[keeps_latent ? consumers : 0];
+  float q_inverse[keeps_latent ? config.most_rows() : 0];  // of what Q's rows have been multiplied by
   ClusterPiece cluster_piece[multicasts];
-  LandedLatent landed[widens_latent ? config.stages : 0];
+  LandedLatent landed[config.latent_scales() ? config.stages : 0];
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -191,8 +206,8 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     const bool v_only = menders && split_stage && i >= config.stages && i < 2 * config.stages;
     const bool widened = widens && i < (split_stage ? 2 : 1) * config.stages;
     const int scales_too = config.block_scales() && i < config.stages;
-    const bool latent = widens_latent && i < 2 * config.stages;
-    const int of_latent = config.menders() + (i < config.stages);
+    const bool latent = config.is_latent() && i < (keeps_latent ? 1 : 2) * config.stages;
+    const int of_latent = keeps_latent ? 1 + Bc : config.menders() + (i < config.stages);
     const int full = latent ? of_latent : v_only || widened ? menders : 1 + v_too + scales_too;
     const int empty = cluster_blocks * (halves_columns ? 4 : consumers * 4);
     const int arrivals = i < kv ? full : i < q ? empty : 128 * (consumers / warpgroups);
@@ -207,7 +222,7 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     for (int i = warp; i < Landing::buffers; i += config.threads() / 32) init_landing(i);
   else if constexpr (config.lands_v())
     if (warp < Landing::buffers) init_landing(warp);
-  if constexpr (halves_columns)
+  if constexpr (scores_for_both)
     if (warp < consumers) ptx::mbarrier_init(ptx::shared_address(&smem.full_scored[warp]), 4);
   if constexpr (widens_latent)
     if (warp < config.stages) ptx::mbarrier_init(ptx::shared_address(&smem.landed[warp].full), 1 + Bc);

@@ -26,15 +26,22 @@ static_assert([] {
   return true;
 }());
 
-// What a warp has of each landing: rows 8 * mender and on, and then those of every 8 * menders-th group.
-struct Widener {
-  uint32_t from, to;  // this lane's first chunk of a landing, and its place in K or V of a stage
+// What a lane has of a warp's 8 rows.
+struct WidenedChunk {
+  int row;
+  uint32_t from, to;  // its first chunk in a slab of bytes, and the place of that in the first of two slabs
 
-  FA3_DEVICE explicit Widener(int mender) {
-    const int lane = threadIdx.x % 32, pair = lane / 8, row = lane / 4 % 2 ? pair ^ 5 : pair, chunk = lane % 4;
-    from = (8 * mender + row) * 128 + ((chunk ^ row) << 4);
-    to = (8 * mender + row) * 128 + ((2 * chunk ^ row) << 4);
+  FA3_DEVICE explicit WidenedChunk(int first_row) {
+    const int lane = threadIdx.x % 32, pair = lane / 8, swizzle = lane / 4 % 2 ? pair ^ 5 : pair, chunk = lane % 4;
+    row = first_row + swizzle;
+    from = row * 128 + ((chunk ^ swizzle) << 4);
+    to = row * 128 + ((2 * chunk ^ swizzle) << 4);
   }
+};
+
+// What a warp has of each landing: rows 8 * mender and on, and then those of every 8 * menders-th group.
+struct Widener : WidenedChunk {
+  FA3_DEVICE explicit Widener(int mender) : WidenedChunk(8 * mender) {}
 
   FA3_DEVICE void widen(uint32_t landing, uint32_t stage) const {
     // So many reads are under way together: a single consumer leaves more registers.
@@ -58,7 +65,6 @@ struct Widener {
         if (first + n < all) {
           const int group = (first + n) / halves, half = (first + n) % halves;
           const uint32_t at = target + half * (Bc * 128) + group * Landing::menders * 1024;
-          const auto widened = [](uint32_t four, int h) { return ptx::cvt_rn_f16x2_e4m3x2(uint16_t(four >> 16 * h)); };
           const uint32_t(&x)[4] = bytes[n];
           ptx::st_shared_v4_u32(at, widened(x[0], 0), widened(x[0], 1), widened(x[1], 0), widened(x[1], 1));
           ptx::st_shared_v4_u32(at ^ 16, widened(x[2], 0), widened(x[2], 1), widened(x[3], 0), widened(x[3], 1));

@@ -9,25 +9,19 @@
 #include "../isa/fence.cuh"
 #include "../isa/shared.cuh"
 #include "ring.cuh"
+#include "widen.cuh"
 
 namespace fa3 {
 
-// One of the warps. A lane's rows and chunks of 16 bytes are as in widen.cuh, so that no bank is asked twice.
-struct LatentWidener {
-  static constexpr int slab_bytes = Bc * slab_row_bytes, rows = Bc / 8 / config.menders();  // of the lane
-  int row;            // the first of them, which are 8 apart
-  uint32_t from, to;  // the lane's first chunk of a slab, and its place in the first of two
+// One of the warps. A lane has so many rows, 8 apart.
+struct LatentWidener : WidenedChunk {
+  static constexpr int slab_bytes = Bc * slab_row_bytes, rows = Bc / 8 / config.menders();
 
-  FA3_DEVICE explicit LatentWidener(int warp) {
-    const int lane = threadIdx.x % 32, pair = lane / 8, swizzle = lane / 4 % 2 ? pair ^ 5 : pair, chunk = lane % 4;
-    row = 8 * rows * warp + swizzle;
-    from = row * slab_row_bytes + ((chunk ^ swizzle) << 4);
-    to = row * slab_row_bytes + ((2 * chunk ^ swizzle) << 4);
-  }
+  FA3_DEVICE explicit LatentWidener(int warp) : WidenedChunk(8 * rows * warp) {}
 
   // Two numbers of four bytes, the h-th.
-  FA3_DEVICE static uint32_t widened(uint32_t four, int h, float scale) {
-    const uint32_t exact = ptx::cvt_rn_f16x2_e4m3x2(uint16_t(four >> 16 * h));
+  FA3_DEVICE static uint32_t scaled(uint32_t four, int h, float scale) {
+    const uint32_t exact = widened(four >> 16 * h, 0);  // the upper half, taken as it is, would spill
     return pack(ptx::cvt_f32_f16(exact & 0xffff) * scale, ptx::cvt_f32_f16(exact >> 16) * scale);
   }
   // The n-th 128 columns. Rows from `keys` on become zeros, whatever they are.
@@ -59,9 +53,9 @@ struct LatentWidener {
         const uint32_t(&x)[4] = bytes[r][half];
         const uint32_t at = target + half * slab_bytes + r * 8 * slab_row_bytes;
         const float s = scale[r];
-        ptx::st_shared_v4_u32(at, widened(x[0], 0, s), widened(x[0], 1, s), widened(x[1], 0, s), widened(x[1], 1, s));
-        ptx::st_shared_v4_u32(at ^ 16, widened(x[2], 0, s), widened(x[2], 1, s), widened(x[3], 0, s),
-                              widened(x[3], 1, s));
+        ptx::st_shared_v4_u32(at, scaled(x[0], 0, s), scaled(x[0], 1, s), scaled(x[1], 0, s), scaled(x[1], 1, s));
+        ptx::st_shared_v4_u32(at ^ 16, scaled(x[2], 0, s), scaled(x[2], 1, s), scaled(x[3], 0, s),
+                              scaled(x[3], 1, s));
       }
   }
 };

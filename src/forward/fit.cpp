@@ -50,7 +50,7 @@ bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
   if (row.stores_fp32() != problem.widens_o()) return false;
   if (row.has_wide_q() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
-  if (row.widens_latent() != problem.widens_latent()) return false;
+  if (row.is_latent() != problem.is_latent()) return false;
   // These do not take one query and many alike.
   if ((row.has(Trait::few_rows) || row.has(Trait::multicast)) && problem.batch_invariant) return false;
   if (row.has(Trait::few_rows) && rows_of(problem, row) > row.most_rows()) return false;
@@ -75,7 +75,7 @@ constexpr int rivals_of(const ForwardRow& row) {
   int rivals = 0;
   for (const ForwardRow& other : forward_rows)
     rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
-              other.has_wide_q() == row.has_wide_q() && other.widens_latent() == row.widens_latent() &&
+              other.has_wide_q() == row.has_wide_q() && other.is_latent() == row.is_latent() &&
               other.stores_fp32() == row.stores_fp32() &&
               other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
               other.has(Trait::alibi) == row.has(Trait::alibi) && other.has(Trait::qv) == row.has(Trait::qv);
@@ -185,7 +185,7 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
               inner_dim(problem, problem.total_q), ll(problem.asked_head_dim()), inner_dim(problem, problem.total_k),
               ll(problem.head_dim_v), dtype_name(dtype),
               problem.widens_keys()    ? " over k and v of e4m3"
-              : problem.widens_latent() ? " over v of e4m3"
+              : problem.is_latent() ? " over v of e4m3"
               : dtype != Dtype::e4m3   ? ""
               : problem.v_tiles        ? " with v as tiles"
                                        : " with v row by row",
@@ -222,9 +222,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.has_wide_q() != problem.widens_keys())
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of %s; k.dtype is %s", row.name,
                 row.has_wide_q() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
-  if (row.widens_latent() != problem.widens_latent())
+  if (row.is_latent() != problem.is_latent())
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for v of %s; v.dtype is %s", row.name,
-                row.widens_latent() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.v.dtype)));
+                row.is_latent() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.v.dtype)));
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,

@@ -40,7 +40,7 @@ struct ForwardProblem : ServedShape, ProblemScales {
   // Are K and V of e4m3 under Q of another dtype?
   bool widens_keys() const { return q.dtype != FA3_DTYPE_E4M3 && k.dtype == FA3_DTYPE_E4M3; }
   // Is V alone, a latent cache?
-  bool widens_latent() const { return k.dtype != FA3_DTYPE_E4M3 && v.dtype == FA3_DTYPE_E4M3; }
+  bool is_latent() const { return k.dtype != FA3_DTYPE_E4M3 && v.dtype == FA3_DTYPE_E4M3; }
 };
 
 // Every rule of fa3.h.

@@ -47,7 +47,7 @@ fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, cons
   if (fa3_status status = encode(driver, "k", k, row, box_rows, params.k)) return status;
   if (fa3_status status = encode(driver, "v", v, row, box_rows, params.v)) return status;
   // Rows of V that is widened are not taken from boxes: the kernel leaves out those that are not the sequence's.
-  for (int i = 0; 1 << i < box_rows && !row.widens_latent(); ++i)
+  for (int i = 0; 1 << i < box_rows && !row.is_latent(); ++i)
     if (fa3_status status = encode(driver, "v", v, row, 1 << i, params.v_rows[i])) return status;
   if (row.o_from_registers()) return FA3_OK;
   if (fa3_status status = encode(driver, "o", problem.o, row, o_box_rows, params.o)) return status;
@@ -191,7 +191,7 @@ struct StepParams {
     if (row.transforms_scores() && row.has_scales()) return scaled_transformed;
     if (row.transforms_scores() && row.has(Trait::qv)) return transformed_latent;
     if (row.transforms_scores()) return transformed;
-    if (row.widens_latent()) return e4m3_latent;
+    if (row.is_latent()) return e4m3_latent;
     if (row.has(Trait::qv)) return latent;
     return planned;
   }

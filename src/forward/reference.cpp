@@ -133,7 +133,7 @@ void read_keys(const ForwardProblem& problem, const QueryBlock& block, int64_t f
     else read_key_row(problem, problem.v, s, first + j, block.head_kv, t.v[j]);
     apply_scale(problem.k_scale, block.number, first + j, block.head_kv, t.k[j], d);
     apply_scale(problem.v_scale, block.number, first + j, block.head_kv, t.v[j], dv);
-    if (problem.widens_latent()) apply_latent_scale(problem, s, first + j, block.head_kv, t.v[j]);
+    if (problem.is_latent()) apply_latent_scale(problem, s, first + j, block.head_kv, t.v[j]);
     if (problem.has_qv()) std::copy(t.v[j], t.v[j] + dv, t.k[j] + d);
     std::fill(t.v[j] + dv, t.v[j] + round_up(dv, lanes), 0.0);
   }

@@ -33,7 +33,7 @@ Status check_fp32_o(const fa3_forward_params& p) {
   return fail(FA3_ERROR_UNSUPPORTED, "o.dtype is fp32, which cannot be had together with %s", other);
 }
 
-// k and v are of q's dtype, or both of e4m3 (widens_keys), or v alone (widens_latent). On the device o is of q's dtype
+// k and v are of q's dtype, or both of e4m3 (widens_keys), or v alone (is_latent). On the device o is of q's dtype
 // or of fp32, but for e4m3 it may be a 16-bit dtype, too; the reference rounds to any dtype of o that can be had
 // without a scale.
 Status check_dtypes(const fa3_forward_params& p, Rules rules) {
@@ -44,7 +44,7 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
     bool as_q;
   } tensors[] = {{"q", p.q.dtype, true},
                  {"k", p.k.dtype, !widens_keys(p)},
-                 {"v", p.v.dtype, !widens_keys(p) && !widens_latent(p)},
+                 {"v", p.v.dtype, !widens_keys(p) && !is_latent(p)},
                  {"o", p.o.dtype, !is_e4m3 && !widens_o(p) && (device || p.o.dtype == FA3_DTYPE_E4M3)},
                  {"qv", p.qv.dtype, true}};
   for (const auto& tensor : tensors) {

@@ -162,7 +162,7 @@ Status check_presence(const fa3_forward_params& p) {
   if (p.q.dtype != FA3_DTYPE_E4M3) {
     for (const auto& [name, tensor, required] : tensors) {
       const bool of_kv =
-          (widens && &tensor == &p.k_scale) || ((widens || widens_latent(p)) && &tensor == &p.v_scale);
+          (widens && &tensor == &p.k_scale) || ((widens || is_latent(p)) && &tensor == &p.v_scale);
       if (of_kv && !is_there(tensor))
         return fail(invalid, "%s is absent (its rank is 0), and %c.dtype is e4m3", name, name[0]);
       if (!of_kv && is_there(tensor))
@@ -188,7 +188,7 @@ Status check_e4m3_combinations(const fa3_forward_params& p) {
   if (transform && widens_keys(p))
     return fail(FA3_ERROR_UNSUPPORTED, "k.dtype is e4m3, and q.dtype is not, which cannot be had together with %s",
                 transform);
-  if (transform && widens_latent(p))
+  if (transform && is_latent(p))
     return fail(FA3_ERROR_UNSUPPORTED, "v.dtype is e4m3, and k.dtype is not, which cannot be had together with %s",
                 transform);
   if (p.softcap != 0 && is_there(p.lse_offset))
@@ -235,7 +235,7 @@ Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
 Status check_scales(const fa3_forward_params& p, Rules rules, const ServedShape& shape, bool uses_offset,
                     ProblemScales& scales) {
   const bool widens = widens_keys(p);
-  if (widens_latent(p)) return check_latent_scale(p, rules, scales.latent_scale);
+  if (is_latent(p)) return check_latent_scale(p, rules, scales.latent_scale);
   if (p.q.dtype != FA3_DTYPE_E4M3 && !widens) return FA3_OK;
   // Those of v by k's dims, as v may be tiles.
   const Scaled q{"q_scale", p.q_scale, "q", p.q, is_there(p.cu_seqlens_q)};

@@ -177,7 +177,7 @@ bool widens_keys(const fa3_forward_params& p) {
   return p.q.dtype != FA3_DTYPE_E4M3 && p.k.dtype == FA3_DTYPE_E4M3 && p.v.dtype == FA3_DTYPE_E4M3;
 }
 
-bool widens_latent(const fa3_forward_params& p) {
+bool is_latent(const fa3_forward_params& p) {
   return is_there(p.qv) && p.q.dtype != FA3_DTYPE_E4M3 && p.k.dtype != FA3_DTYPE_E4M3 && p.v.dtype == FA3_DTYPE_E4M3;
 }
 

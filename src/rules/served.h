@@ -12,7 +12,7 @@ const char* served_by(const fa3_forward_params& p);
 // Are k and v of e4m3 under q of another dtype? Such calls are served ones.
 bool widens_keys(const fa3_forward_params& p);
 // Is v alone, with qv: a latent cache? So are these.
-bool widens_latent(const fa3_forward_params& p);
+bool is_latent(const fa3_forward_params& p);
 // Is o of fp32 under q of 16 bits? So are these.
 bool widens_o(const fa3_forward_params& p);
 // And what of that has kernels with two warpgroups for the same rows: qv, and head dimensions above this.

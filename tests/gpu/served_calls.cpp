@@ -233,7 +233,7 @@ TEST_CASE("served: latent attention over e4m3", "[served][latent]") {
   gpu();
   int number = 18000;
   for (const ForwardRow& row : forward_rows) {
-    if (!row.widens_latent()) continue;
+    if (!row.is_latent()) continue;
     for (const int64_t heads : {1, 3, 16, 32, 128})
       for (const int64_t page_size : {0, 1, 16, 64}) {
         const int64_t of_query = Packing::of(heads).rows(1);
@@ -450,7 +450,7 @@ TEST_CASE("served: small selection", "[served][sanitizer]") {
   };
   for (int n = 0; n < 12; ++n) run_both(random_served(seed_for(13000 + n), {.budget = 2e6, .wide = n % 4 == 3}));
   for (const ForwardRow& row : forward_rows)
-    if (row.widens_latent()) run_both(random_served(seed_for(13000 + number), {.budget = 2e6, .row = &row}));
+    if (row.is_latent()) run_both(random_served(seed_for(13000 + number), {.budget = 2e6, .row = &row}));
 }
 
 }  // namespace fa3::test

@@ -272,7 +272,7 @@ TEST_CASE("every row that the library chooses has costs that rank it sensibly", 
       const double most = plain * (row.transforms_scores() ? 1.4 : 1);
       CHECK((c.block > least && c.block < most * least));
       // What is widened first takes longer with each block, and no longer with the piece.
-      CHECK((c.piece > (row.widens_latent() ? 0.4 : 0.7) * c.block && c.piece < 4.5 * c.block));
+      CHECK((c.piece > (row.is_latent() ? 0.4 : 0.7) * c.block && c.piece < 4.5 * c.block));
       if (row.has(Trait::splits)) CHECK((c.write > 0 && c.read > 400 && c.read < 2500));
     }
     // Behind other pieces, ends are hidden; before others, beginnings too.

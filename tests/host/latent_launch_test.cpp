@@ -119,13 +119,13 @@ TEST_CASE("a launch over a packed latent cache of e4m3, and one without keys", "
   p.qv = tensor(far_away(41), FA3_DTYPE_BF16, {500, 16, 272});
   const Pair made = run(p);
   const LatentScales& s = made.forward.carried.latent.latent_scales;
-  CHECK((made.row().widens_latent() && s.data == far_away(43) && s.batches == 1 && s.rows == 1100));
+  CHECK((made.row().is_latent() && s.data == far_away(43) && s.batches == 1 && s.rows == 1100));
   CHECK((s.stride_row == 8 && s.stride_head == 4 && s.bytes == 12));
   CHECK(map_of(made.params().v).dim == U64{272, 1100, 2, 1});
 
   p.k.dim[0] = p.v.dim[0] = p.v_scale.dim[0] = 0, p.k.data = p.v.data = p.v_scale.data = nullptr;
   const Pair none = run(p);
-  CHECK((none.row().widens_latent() && map_of(none.params().v).data == p.q.data));
+  CHECK((none.row().is_latent() && map_of(none.params().v).data == p.q.data));
   CHECK(none.forward.carried.latent.latent_scales.batches == 0);
 }
 

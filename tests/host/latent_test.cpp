@@ -230,18 +230,18 @@ TEST_CASE("a call over a latent cache of e4m3", "[latent]") {
   const P p = over_e4m3(), packed = packed_over_e4m3();
   for (const Rules rules : {Rules::device, Rules::shapes, Rules::reference}) {
     const ForwardProblem problem = accept(p, rules);
-    CHECK((problem.served && problem.has_qv() && problem.widens_latent() && !problem.widens_keys()));
+    CHECK((problem.served && problem.has_qv() && problem.is_latent() && !problem.widens_keys()));
     CHECK((problem.v_scale.data == nullptr && !problem.kv_blocks && !problem.v_tiles));
     check_view(problem.k, p.k, {3, keys, 1, rope}, {keys * 328, 328, 0, 1});
     check_view(problem.v, p.v, {3, keys, 1, dv}, {keys * 656, 656, 0, 1});
     check_view(problem.latent_scale, p.v_scale, {3, keys, 1, 4}, {keys * 164, 164, 0, 1});
     const ForwardProblem of_packed = accept(packed, rules);
-    CHECK((of_packed.widens_latent() && of_packed.head_dim_v == 304));
+    CHECK((of_packed.is_latent() && of_packed.head_dim_v == 304));
     check_view(of_packed.latent_scale, packed.v_scale, {1, 1100, 1, 3}, {0, 4, 0, 1});
   }
   for (const P& other : {two_queries(), one_tensor()}) {
     const ForwardProblem problem = accept(other, Rules::device);
-    CHECK((!problem.widens_latent() && problem.latent_scale.data == nullptr));
+    CHECK((!problem.is_latent() && problem.latent_scale.data == nullptr));
   }
   // Strides that are never used, and what no key is read of.
   P any = p;

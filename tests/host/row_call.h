@@ -16,7 +16,7 @@ inline fa3_dtype dtype_of(const TiledRow& row) {
 
 // Its head dimensions are multiples of this.
 inline int head_dim_unit(const ForwardRow& row) {
-  return row.dtype == Dtype::e4m3 || row.has_wide_q() || row.widens_latent() ? 16 : 8;
+  return row.dtype == Dtype::e4m3 || row.has_wide_q() || row.is_latent() ? 16 : 8;
 }
 
 // Names no kernel. Pointers lead nowhere, as imaginary()'s do; of e4m3 with whatever else the row takes.
@@ -39,7 +39,7 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, Shape shape) {
   if (row.has(Trait::qv))
     p.qv = tensor(reinterpret_cast<void*>(uintptr_t{21} << 42), p.q.dtype,
                   {shape.batch, shape.seqlen_q, shape.heads, shape.v_dim()});
-  if (row.widens_latent())
+  if (row.is_latent())
     p.v.dtype = FA3_DTYPE_E4M3, p.v_scale = latent_scale(p.v, reinterpret_cast<void*>(uintptr_t{22} << 42));
   if (!e4m3) return p;
   if (!row.transposes_v())

@@ -369,7 +369,7 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     if (!row.has(Trait::own_lengths) || row.takes_copies()) continue;  // served_copies_launch_test.cpp
     INFO(row.name);
     ++named_rows;
-    const int unit = row.is_8bit() || row.has_wide_q() ? 16 : 8, unit_v = row.widens_latent() ? 16 : unit;
+    const int unit = row.is_8bit() || row.has_wide_q() ? 16 : 8, unit_v = row.is_latent() ? 16 : unit;
     const int32_t of_query = row.packs_heads() ? 2 : 1, heads = row.packs_heads() ? 3 : 6;
     const bool few = row.has(Trait::few_rows);
     const int32_t most = few ? row.most_rows() / of_query : 300, total = few ? 10 : 500;
@@ -381,7 +381,7 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     if (row.has(Trait::softcap)) p.softcap = 30;
     if (row.has(Trait::alibi)) p.alibi_slopes = tensor(far_away(20), FA3_DTYPE_FP32, {3, p.q.dim[1]});
     if (row.has(Trait::qv)) p.qv = tensor(far_away(27), p.q.dtype, {p.q.dim[0], p.q.dim[1], p.v.dim[2]});
-    if (row.widens_latent()) p.v.dtype = FA3_DTYPE_E4M3, p.v_scale = latent_scale(p.v, far_away(32));
+    if (row.is_latent()) p.v.dtype = FA3_DTYPE_E4M3, p.v_scale = latent_scale(p.v, far_away(32));
     p.kernel = row.name;
     const Pair made = run(p);
     CHECK(made.forward.kernel == row.name);

@@ -76,6 +76,7 @@ PROBE(fma_rn_sat_f16x2)(uint32_t x, uint32_t y, uint32_t z, uint32_t* out) { *ou
 PROBE(cvt_rn_satfinite_e4m3x2_f32)(float high, float low, uint16_t* out) {
   *out = cvt_rn_satfinite_e4m3x2_f32(high, low);
 }
+PROBE(mov_b32_high)(uint32_t x, uint16_t* out) { *out = mov_b32_high(x); }
 PROBE(cvt_rn_f16x2_e4m3x2)(uint16_t x, uint32_t* out) { *out = cvt_rn_f16x2_e4m3x2(x); }
 PROBE(cvt_f32_f16)(uint16_t x, float* out) { *out = cvt_f32_f16(x); }
 

@@ -24,7 +24,8 @@ FWD = "fa3_fwd_bf16_d64_full_256x64"
 FWD128 = "fa3_fwd_bf16_d128_full_192x64"
 SERVED = "fa3_fwdserved_bf16_d64_window_256x64"
 SHORT = "fa3_fwdshort_bf16_d128_causal_128x64"
-LATENT = "fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128"
+LATENT = "fa3_fwdservedmlae4m3half_bf16_d64x512_window_64x128"
+LATENT_FEW = "fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 
 RING, WAIT = "tile/ring.cuh", "tile/barriers.cuh"
@@ -50,6 +51,8 @@ QK_DONE = """    wgmma_wait_group<0>();                                    // A2
     wgmma_owned(S);
     ring.release_k(n, false);                                 // A2.5
 """
+
+NEXT_PAIR = "    if (n < pairs - 1) wgmma_wait_group<pairs_in_turn - 1>();\n  }\n"
 
 # Name, row, edits (file, text, what stands there instead), rule that must be broken; or ptxas' message for which the
 # build refuses the kernel.
@@ -145,6 +148,12 @@ FAULTS = [
      [("tile/widen_latent.cuh", "      ptx::fence_proxy_async_shared();\n", "")], "producer.fences"),
     ("widened-into-a-half-that-is-read", LATENT,
      [("tile/widen_latent.cuh", "    wait(smem.empty_k[s], KvRing::parity(i) ^ 1);\n", "")], "producer.handovers"),
+    ("p-of-a-scale-not-fenced", LATENT_FEW,
+     [("kernels/mla_few_e4m3.cu", "    fence_proxy_async_shared();  // WGMMA reads it\n", "")], "kernel.unfenced"),
+    ("bytes-widened-over-those-that-are-multiplied", LATENT_FEW,
+     [("kernels/mla_few_e4m3.cu", "pairs_in_turn = 3;", "pairs_in_turn = 2;"),
+      ("kernels/mla_few_e4m3.cu", NEXT_PAIR, NEXT_PAIR.replace("pairs_in_turn - 1", "2"))],
+     "hot[QK+PV].waits"),
     ("ds-handed-over-before-dk-is-issued", BWD,
      [("kernels/bwd.cu", DS_HANDED_OVER, ""),
       ("kernels/bwd.cu", ISSUE_DK, DS_HANDED_OVER + ISSUE_DK)],

@@ -451,7 +451,7 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   if (limits.row) p.dtype = dtype_of(*limits.row);
   p.e4m3_keys = limits.row ? limits.row->has_wide_q() : !limits.wide && !p.is_e4m3() && random.chance(0.2);
-  p.e4m3_latent = limits.row && limits.row->widens_latent(), p.one_buffer = p.e4m3_latent && random.chance(0.4);
+  p.e4m3_latent = limits.row && limits.row->is_latent(), p.one_buffer = p.e4m3_latent && random.chance(0.4);
   const int64_t unit = p.has_e4m3_keys() ? 16 : 8, unit_v = p.e4m3_latent ? 16 : unit;
   choose_mask(p, random);
   choose_tensors(p, random);

@@ -91,6 +91,7 @@ std::string expected_bytes(const fa3::ForwardRow& row) {
   if (row.has(fa3::Trait::no_producer)) return joined({k, v, q}, ", ");
   // V of e4m3, K by itself, and Q.
   if (row.widens_latent()) return joined({k, text(row.stage_keys() * row.dv), "0/" + q}, ", ");
+  if (row.keeps_latent()) return joined({text(row.stage_bytes()), "0/" + q}, ", ");  // both together
   const bool together = !row.split_stage() && !row.lands_v();  // but the last V comes alone
   return joined({k + (together ? "/" + text(row.stage_bytes()) : ""), v, row.is_8bit() ? "runtime" : "0/" + q}, ", ");
 }
@@ -111,7 +112,7 @@ int tma_loads(const fa3::ForwardRow& row) {
   const int boxes = row.has(fa3::Trait::own_lengths) ? (row.stage_keys() + lanes - 1) / lanes : 0;
   // With halves of O's columns V comes in these, and none behind the loop, or by the columns of a scale if it is of
   // e4m3; a second tensor of Q comes in a loop. Thread blocks of a cluster have a share of V each.
-  const int of_v = row.widens_latent() ? row.latent_scales() : v / 2 / row.cluster_blocks();
+  const int of_v = row.is_latent() ? row.latent_scales() : v / 2 / row.cluster_blocks();
   if (row.halves_columns()) return boxes * (k + of_v) + row.slabs() + row.has(fa3::Trait::qv);
   // With packed heads the warp that hands pieces over sends for Q, at three places, where K and V are widened.
   const int q = row.slabs() + (row.is_8bit() || row.widens() || row.takes_copies());

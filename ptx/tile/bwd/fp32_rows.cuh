@@ -1,5 +1,5 @@
-// Gradients in float32 (GradientStore): what passes make of sums, which lie as rows.cuh says, and what a warpgroup has in
-// its registers.
+// Gradients in float32 (GradientStore): what passes make of sums, which lie as rows.cuh says, and what a warpgroup
+// has in its registers.
 #pragma once
 #include "key_sums.cuh"
 #include "rows.cuh"

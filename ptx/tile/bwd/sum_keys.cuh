@@ -1,5 +1,5 @@
-// dK and dV of 64 keys from the sums of a K/V head's parts (key_sums.cuh), in the parts' order, by a thread block: of one
-// gradient, 16 rows for each warp.
+// dK and dV of 64 keys from the sums of a K/V head's parts (key_sums.cuh), in the parts' order, by a thread block: of
+// one gradient, 16 rows for each warp.
 #pragma once
 #include "../../isa/grid.cuh"
 #include "fp32_rows.cuh"

@@ -1,5 +1,5 @@
-// dK and dV that thread blocks leave as they are in their registers: as sums for a pass (key_sums.cuh), or, with lengths
-// of their own, as rows of float32 (UnroundedKeys).
+// dK and dV that thread blocks leave as they are in their registers: as sums for a pass (key_sums.cuh), or, with
+// lengths of their own, as rows of float32 (UnroundedKeys).
 #pragma once
 #include "fp32_rows.cuh"
 #include "work.cuh"

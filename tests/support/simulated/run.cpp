@@ -245,7 +245,7 @@ CUresult run_served(const Launched& launch) {
   bool same = p.box_rows >= 1 && row.stage_keys() % p.box_rows == 0 && map_of(p.k).box[1] == uint32_t(p.box_rows);
   same = same && is_with_rows(p.v, map_of(p.v), p.box_rows) && (p.page_table || p.box_rows == row.stage_keys());
   same = same && (!p.page_table || (p.page_size == t.k.dim[1] && p.page_size % p.box_rows == 0));
-  if (row.widens_latent()) {
+  if (row.is_latent()) {
     const LatentScales& scales = launch.latent.latent_scales;
     same = same && t.v.dtype == FA3_DTYPE_E4M3 && map_of(p.v).box[0] == 128;
     same = same && scales.batches == t.v.dim[0] && scales.rows == t.v.dim[1];

@@ -52,7 +52,7 @@ double scale_at(const ScaleTensor& scale, int64_t sequence, int64_t head) {
 Row value_at(const Launched& launch, const fa3_tensor& v, const Place& at, int64_t head) {
   Row row = row_at(v, at.batch, at.row, head);
   const LatentScales& scales = launch.latent.latent_scales;
-  if (!launch.row->forward()->widens_latent() || at.batch < 0 || at.batch >= scales.batches || at.row < 0 ||
+  if (!launch.row->forward()->is_latent() || at.batch < 0 || at.batch >= scales.batches || at.row < 0 ||
       at.row >= scales.rows)
     return row;
   const float* const its =
