@@ -101,10 +101,10 @@ struct ForwardRow : TiledRow {
   // By a pass before the kernel.
   constexpr bool takes_copies() const { return v == VLayout::copied; }
   // Is V alone of e4m3, a latent cache with scales of its own? It is widened in its stage, to `dtype`, or else lies
-  // there in bytes, and is widened as it is read (kernels/mla_few_e4m3.cu).
+  // there in bytes, and is widened as it is read (kernels/mla_few_e4m3.cu), which takes more stages.
   constexpr bool is_latent() const { return v == VLayout::latent; }
   constexpr bool widens_latent() const { return is_latent() && !keeps_latent(); }
-  constexpr bool keeps_latent() const { return is_latent() && has(Trait::few_rows) && !has(Trait::half_rows); }
+  constexpr bool keeps_latent() const { return is_latent() && stages > 2; }
   // With Trait::few_rows: as many of a tile's rows may exist.
   constexpr int most_rows() const {
     if (!has(Trait::few_rows)) return Br;
@@ -273,7 +273,8 @@ struct ForwardRow : TiledRow {
     const bool has_e4m3_keys = has_wide_q() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
                             d % 64 == 0 && !transforms_scores() && (!widens() || landing_buffers() >= 2);
     const bool takes_latent = is_latent() && has(Trait::qv) && stage_keys() == 64 && !has(Trait::multicast) &&
-                              v_row_bytes() == 2 * latent_scales() * slab_bytes();
+                              v_row_bytes() == 2 * latent_scales() * slab_bytes() &&
+                              (!keeps_latent() || (has(Trait::few_rows) && dtype == Dtype::bf16));
     return (has_e4m3_keys || ((v == VLayout::rows || takes_latent) && kv_scales == KvScales::none)) &&
            !has(Trait::two_level);
   }

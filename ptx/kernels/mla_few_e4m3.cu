@@ -34,6 +34,8 @@ using namespace ptx;
 
 static_assert(keeps_latent && consumers == 2 && config.stages % consumers == 0 && slab_row_bytes == 128 &&
               early_q_release);
+// P times a scale has fp16's bits, which O of fp16 would miss where a row sees one key.
+static_assert(is_bf16);
 
 // One that neither warpgroup has.
 inline constexpr int barrier_all_consumers = barrier_warpgroup + consumers;
@@ -54,22 +56,18 @@ FA3_DEVICE void prepare_q(Smem& smem, Element* q, int rows, int warp) {
     uint32_t x[2][4];
     ld_shared_v4_u32(x[0], at);
     ld_shared_v4_u32(x[1], at ^ 16);
-    float inverse = 1.f;
-    if constexpr (is_bf16) {
-      uint32_t largest = 0;
+    uint32_t largest = 0;
 #pragma unroll
-      for (int i = 0; i < 8; i++) largest = Narrowing::larger(largest, x[i / 4][i % 4]);
-      const Narrowing narrowed = Narrowing::of(__reduce_max_sync(0xffffffffu, largest));
+    for (int i = 0; i < 8; i++) largest = Narrowing::larger(largest, x[i / 4][i % 4]);
+    const Narrowing narrowed = Narrowing::of(__reduce_max_sync(0xffffffffu, largest));
 #pragma unroll
-      for (int i = 0; i < 8; i++) x[i / 4][i % 4] = narrowed(x[i / 4][i % 4]);
-      inverse = narrowed.inverse;
-    }
+    for (int i = 0; i < 8; i++) x[i / 4][i % 4] = narrowed(x[i / 4][i % 4]);
     if (row >= rows)
 #pragma unroll
       for (int i = 0; i < 8; i++) x[i / 4][i % 4] = 0;
     st_shared_v4_u32(at, x[0][0], x[0][2], x[1][0], x[1][2]);
     st_shared_v4_u32(at ^ 16, x[0][1], x[0][3], x[1][1], x[1][3]);
-    if (lane == 0) smem.q_inverse[row] = inverse;
+    if (lane == 0) smem.q_inverse[row] = narrowed.inverse;
   }
   fence_proxy_async_shared();
   bar_sync(barrier_all_consumers, 128 * consumers);
