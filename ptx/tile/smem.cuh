@@ -60,8 +60,8 @@ struct Stage {
 inline constexpr bool split_stage = config.split_stage();
 // With halves_columns: does one warpgroup compute the scores for both? Otherwise each has every other block.
 inline constexpr bool scores_for_both = halves_columns && !keeps_latent;
-// Then a stage comes in two, by V's columns: full_v and empty_v are of the left half, full_k and empty_k
-// of the right one and K (kernels/mla.cu).
+// With scores_for_both a stage comes in two, by V's columns: full_v and empty_v are of the left half, full_k and
+// empty_k of the right one and K (kernels/mla.cu).
 inline constexpr int v_barriers = split_stage || scores_for_both ? config.stages : 1;
 
 // Where V lands that is mended on its way to a stage (tile/landing.cuh), or K and V in turn, to be widened. In other
