@@ -380,10 +380,10 @@ typedef struct fa3_forward_params {
  * - v_scale has a number for each FA3_LATENT_SCALE_COLUMNS = 128 columns of each row of v (the last ones of a row may
  *   be fewer), and lies as v does: packed with cu_seqlens_k, in the same pages with page_table, in the same entries
  *   with cache_batch_idx. Its data is aligned to 16 bytes. An element of v, in both products, is the e4m3 number times
- *   its scale. The kernels round that to q's dtype, in which a product beyond fp16's range is infinite, but for the one
- *   of bf16 for up to 16 rows, which does not, and makes fp16 of P times the scale. fa3_reference_forward rounds
- *   nothing but o. Scales are read when the kernels run, so their values are not checked: 0 and negative ones are
- *   numbers like others, and one that is not finite counts as if it were an element of v.
+ *   its scale. The kernels round that to q's dtype, in which a product beyond fp16's range is infinite, but for those
+ *   for up to 16 rows, which do not round it, and make fp16 of P times the scale. fa3_reference_forward rounds nothing
+ *   but o. Scales are read when the kernels run, so their values are not checked: 0 and negative ones are numbers like
+ *   others, and one that is not finite counts as if it were an element of v.
  * - k, v and v_scale may be parts of one buffer. Such are FlashMLA's tokens of 656 bytes, 512 of e4m3, 4 scales and 64
  *   columns of 16 bits: v.data is where the first token begins, v_scale.data 512 and k.data 528 bytes behind it, and
  *   rows are 656 elements of v, 164 of v_scale and 328 of k apart.

@@ -105,6 +105,8 @@ struct ForwardRow : TiledRow {
   constexpr bool is_latent() const { return v == VLayout::latent; }
   constexpr bool widens_latent() const { return is_latent() && !keeps_latent(); }
   constexpr bool keeps_latent() const { return is_latent() && stages > 2; }
+  // There P is rounded with each scale, and O may fit that: O of bf16 has fewer bits than P, and needs not.
+  constexpr bool fits_scales() const { return keeps_latent() && dtype == Dtype::fp16; }
   // With Trait::few_rows: as many of a tile's rows may exist.
   constexpr int most_rows() const {
     if (!has(Trait::few_rows)) return Br;
@@ -218,7 +220,7 @@ struct ForwardRow : TiledRow {
   }
   constexpr bool has_warp_shares() const { return has(Trait::few_rows) && !halves_columns(); }
   // Where one of two warpgroups with half of O's columns each tells the other of their rows (Scored in tile/smem.cuh).
-  constexpr int scored_bytes() const { return halves_columns() ? 2048 : 0; }
+  constexpr int scored_bytes() const { return !halves_columns() ? 0 : fits_scales() ? 6144 : 2048; }
   // With Trait::few_rows P of two blocks besides; of a latent cache in bytes, which two warpgroups have in turn, for
   // each of its scales.
   constexpr int few_p_buffers() const {
@@ -274,7 +276,7 @@ struct ForwardRow : TiledRow {
                             d % 64 == 0 && !transforms_scores() && (!widens() || landing_buffers() >= 2);
     const bool takes_latent = is_latent() && has(Trait::qv) && stage_keys() == 64 && !has(Trait::multicast) &&
                               v_row_bytes() == 2 * latent_scales() * slab_bytes() &&
-                              (!keeps_latent() || (has(Trait::few_rows) && dtype == Dtype::bf16));
+                              (!keeps_latent() || has(Trait::few_rows));
     return (has_e4m3_keys || ((v == VLayout::rows || takes_latent) && kv_scales == KvScales::none)) &&
            !has(Trait::two_level);
   }

@@ -39,9 +39,15 @@ FA3_DEVICE void cp_async_ca_4(uint32_t dst, const void* src) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
 }
 
+// ptx: cp.async.ca.shared.global [dst], [src], 4, size;  (cp.async)
+// size: 4, or 0 for zeros.
+FA3_DEVICE void cp_async_ca_4_zfill(uint32_t dst, const void* src, uint32_t size) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(dst), "l"(src), "r"(size) : "memory");
+}
+
 // ptx: cp.async.cg.shared.global [dst], [src], 16, size;  (cp.async)
-// Of the 16 bytes only so many are read, the others are zeros.
-FA3_DEVICE void cp_async_cg_16(uint32_t dst, const void* src, uint32_t size) {
+// size: 16, or 0 for zeros. Of other sizes memcheck reports all 16 bytes as read, though they are not.
+FA3_DEVICE void cp_async_cg_16_zfill(uint32_t dst, const void* src, uint32_t size) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(size) : "memory");
 }
 

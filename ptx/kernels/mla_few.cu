@@ -29,31 +29,15 @@ inline constexpr uint32_t slab_units = descriptor_units(Bc * slab_row_bytes);
 inline constexpr uint32_t q_slab_units = descriptor_units(config.q_rows() * slab_row_bytes);
 inline constexpr int half_slabs = o_columns / slab_columns;
 
-// What the first warpgroup tells the other one with block t, or its warps each other.
+// What the first warpgroup tells the other one with block t.
 class HandOver {
  public:
-  FA3_DEVICE HandOver(Smem& smem, int warp) : smem_(smem), warp_(warp) {}
+  FA3_DEVICE explicit HandOver(Smem& smem) : smem_(smem) {}
 
   FA3_DEVICE Element* p(uint32_t t) const { return smem_.few_p[t & 1]; }
   FA3_DEVICE Scored& scored(uint32_t t) const { return smem_.scored[t & 1]; }
-
-  // What each warp has of the warpgroup's rows, for all of its warps, behind a barrier.
-  FA3_DEVICE void share(const float (&x)[lane_rows]) const {
-    const int lane = threadIdx.x % 32;
-    if (lane < 4)
-#pragma unroll
-      for (int r = 0; r < lane_rows; r++) smem_.of_warps[warp_][lane_row(r)] = x[r];
-    bar_sync(barrier_warpgroup, 128);
-  }
-  // Of the lane's row number r, what warp w has shared.
-  FA3_DEVICE float shared_by(int w, int r) const { return smem_.of_warps[w][lane_row(r)]; }
   // Does m of any row move with block t, so that O is multiplied by alpha?
-  FA3_DEVICE bool moves(uint32_t t) const {
-    bool any = false;
-#pragma unroll
-    for (int w = 0; w < 4; w++) any |= scored(t).moves[w];
-    return __any_sync(0xffffffffu, any);
-  }
+  FA3_DEVICE bool moves(uint32_t t) const { return AmongWarps::any(scored(t).moves); }
 
   FA3_DEVICE void signal(uint32_t t) const {
     __syncwarp();
@@ -63,26 +47,12 @@ class HandOver {
 
  private:
   Smem& smem_;
-  int warp_;
 };
 
 // A consumer's half of O^T of a piece.
-struct Half {
-  float o[o_tiles][most_rows / 2];
-
-  FA3_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < o_tiles; i++)
-#pragma unroll
-      for (int x = 0; x < most_rows / 2; x++) o[i][x] = 0.f;
-    own();
-  }
+struct Half : TransposedO<o_tiles> {
   FA3_DEVICE void scale(const float (&alpha)[lane_rows]) {
-#pragma unroll
-    for (int i = 0; i < o_tiles; i++)
-#pragma unroll
-      for (int x = 0; x < most_rows / 2; x++) o[i][x] *= alpha[row_of(x)];
-    own();
+    TransposedO::scale([&](int, int r) { return alpha[r]; });
   }
   // O^T += V^T P^T, by descriptors of the half's first column of V, and of P.
   FA3_DEVICE void multiply(uint64_t v, uint64_t p) {
@@ -97,19 +67,13 @@ struct Half {
     wgmma_wait_group<0>();
     own();
   }
-
- private:
-  FA3_DEVICE void own() {
-#pragma unroll
-    for (int i = 0; i < o_tiles; i++) wgmma_owned(o[i]);
-  }
 };
 
 // The softmax of the first warpgroup: a lane's rows of a piece.
 class Softmax {
  public:
-  FA3_DEVICE Softmax(const Params& p, const RowBlock& block, const HandOver& hand_over, int warp)
-      : hand_over_(hand_over), warp_(warp), seen_(p, block) {
+  FA3_DEVICE Softmax(const Params& p, const RowBlock& block, const HandOver& hand_over, Smem& smem, int warp)
+      : hand_over_(hand_over), among_warps_(smem.of_warps, 0, warp), warp_(warp), seen_(p, block) {
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) {
       // What other rows hold moves no m.
@@ -155,7 +119,7 @@ class Softmax {
         scored.m[row] = m_[r], scored.l[row] = l[r];
         scored.fit[row] = __fdividef(l[r], rounded_l[r] == 0.f ? 1.f : rounded_l[r]);
       }
-    bar_sync(barrier_warpgroup, 128);
+    among_warps_.sync();
   }
 
  private:
@@ -175,22 +139,14 @@ class Softmax {
     }
     write_p(hand_over_.p(t), pairs, warp_);
     fence_proxy_async_shared();  // WGMMA reads it
-    bar_sync(barrier_warpgroup, 128);
+    among_warps_.sync();
   }
   // m becomes the largest score so far, of all warps' keys.
-  FA3_DEVICE void raise(uint32_t t, float (&largest)[lane_rows], Half& half) {
-#pragma unroll
-    for (int r = 0; r < lane_rows; r++) largest[r] = column_max(largest[r]);
-    hand_over_.share(largest);
+  FA3_DEVICE void raise(uint32_t t, const float (&largest)[lane_rows], Half& half) {
     float alpha[lane_rows];
+    among_warps_.raise(largest, m_, alpha);
 #pragma unroll
-    for (int r = 0; r < lane_rows; r++) {
-      float m = m_[r];
-#pragma unroll
-      for (int w = 0; w < 4; w++) m = fmaxf(m, hand_over_.shared_by(w, r));
-      alpha[r] = part_weight(m_[r], m);
-      m_[r] = m, l_[r] *= alpha[r], rounded_l_[r] *= alpha[r];
-    }
+    for (int r = 0; r < lane_rows; r++) l_[r] *= alpha[r], rounded_l_[r] *= alpha[r];
     half.scale(alpha);
     if (warp_ == 0 && threadIdx.x % 32 < 4)
 #pragma unroll
@@ -201,17 +157,14 @@ class Softmax {
     float of_warp[lane_rows];
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) of_warp[r] = column_sum(of_lane[r]);
-    hand_over_.share(of_warp);
+    among_warps_.share(of_warp);
 #pragma unroll
-    for (int r = 0; r < lane_rows; r++) {
-      sum[r] = 0.f;
-#pragma unroll
-      for (int w = 0; w < 4; w++) sum[r] += hand_over_.shared_by(w, r);
-    }
-    bar_sync(barrier_warpgroup, 128);  // all have read
+    for (int r = 0; r < lane_rows; r++) sum[r] = among_warps_.sum(r);
+    among_warps_.sync();  // all have read
   }
 
   const HandOver& hand_over_;
+  AmongWarps among_warps_;
   int warp_;
   SeenKeys seen_;
   float c_[lane_rows], m_[lane_rows];
@@ -221,7 +174,7 @@ class Softmax {
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const HalvesRing ring{smem};
-  const HandOver hand_over(smem, warp);
+  const HandOver hand_over(smem);
   const Descriptors descriptors(smem);
   const auto k = [&](uint32_t i) { return descriptors.k(KvRing::index(i)); };
   const auto v = [&](uint32_t i) { return moved(descriptors.v(KvRing::index(i)), number * half_slabs * slab_units); };
@@ -246,7 +199,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     half.clear();
 
     if (number == 0 && blocks > 0) {
-      Softmax softmax(p, block, hand_over, warp);
+      Softmax softmax(p, block, hand_over, smem, warp);
       const uint64_t q = descriptors.q(q_buffer);
       for (uint32_t i = first; i != end; i++, t++) {
         // A2.4, A2.9: by V's left columns, which come first, and then by K's own and the others; what is widened in

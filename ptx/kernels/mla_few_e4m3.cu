@@ -14,39 +14,32 @@
 // with an m, an l and an O of its own, and neither waits for the other. At a piece's end each has half of O's columns,
 // to which it adds what the other one has of them, and stores them.
 //
-// The operands' order, with lane l = 4 g + t of a warp:
-//   K      ldmatrix gives a lane four neighbouring columns, 4 t and on, of key g: the first two stand for the product's
-//          columns 2 t and 2 t + 1, the others for 2 t + 8 and 2 t + 9. Q's columns are put into the same order.
-//   V^T    ldmatrix transposes pairs of bytes: a lane gets columns 2 g and 2 g + 1 of keys 2 t and 2 t + 1. The pairs
-//          of one column are row g of the product, those of the other row g + 8. So O^T has V's columns 2 g and
-//          2 g + 1 there.
-//
 // The walk is that of fwd.cu, whose lines and steps the comments name (A2.n).
 #include "../isa/shared.cuh"
 #include "../tile/block.cuh"
 #include "../tile/few_latent.cuh"
 #include "../tile/gemm.cuh"
+#include "../tile/latent_fragments.cuh"
 #include "../tile/narrow_q.cuh"
 #include "../tile/planned_producer.cuh"
+#include "../tile/unpack.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
 static_assert(keeps_latent && consumers == 2 && config.stages % consumers == 0 && slab_row_bytes == 128 &&
               early_q_release);
-// P times a scale has fp16's bits, which O of fp16 would miss where a row sees one key.
-static_assert(is_bf16);
 
 // One that neither warpgroup has.
 inline constexpr int barrier_all_consumers = barrier_warpgroup + consumers;
 
 inline constexpr int scales = config.latent_scales();
-inline constexpr int all_tiles = dv / 64;               // of O^T: of 64 columns, 16 for each warp
-inline constexpr int slab_bytes = Bc * slab_row_bytes;  // of V: 128 columns, which share a scale
+inline constexpr int all_tiles = dv / 64;  // of O^T: of 64 columns, 16 for each warp
 inline constexpr uint32_t q_slab_units = descriptor_units(config.q_rows() * slab_row_bytes);
 
-// Q as the products take it, in place, by all consumers: fp16, with a power of two for each row (tile/narrow_q.cuh),
-// the columns of V's part in the order of K's fragments, and zeros in rows from `rows` on. Those of K's own part stay.
+// Q as the products take it, in place, by all consumers: fp16, of bf16 with a power of two for each row
+// (tile/narrow_q.cuh), the columns of V's part in the order of K's fragments, and zeros in rows from `rows` on. The
+// columns of K's own part stay.
 FA3_DEVICE void prepare_q(Smem& smem, Element* q, int rows, int warp) {
   const int lane = threadIdx.x % 32;
   for (int row = warp; row < most_rows; row += 4 * consumers) {
@@ -56,70 +49,29 @@ FA3_DEVICE void prepare_q(Smem& smem, Element* q, int rows, int warp) {
     uint32_t x[2][4];
     ld_shared_v4_u32(x[0], at);
     ld_shared_v4_u32(x[1], at ^ 16);
-    uint32_t largest = 0;
+    float inverse = 1.f;
+    if constexpr (is_bf16) {
+      uint32_t largest = 0;
 #pragma unroll
-    for (int i = 0; i < 8; i++) largest = Narrowing::larger(largest, x[i / 4][i % 4]);
-    const Narrowing narrowed = Narrowing::of(__reduce_max_sync(0xffffffffu, largest));
+      for (int i = 0; i < 8; i++) largest = Narrowing::larger(largest, x[i / 4][i % 4]);
+      const Narrowing narrowed = Narrowing::of(__reduce_max_sync(0xffffffffu, largest));
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i / 4][i % 4] = narrowed(x[i / 4][i % 4]);
+      for (int i = 0; i < 8; i++) x[i / 4][i % 4] = narrowed(x[i / 4][i % 4]);
+      inverse = narrowed.inverse;
+    }
     if (row >= rows)
 #pragma unroll
       for (int i = 0; i < 8; i++) x[i / 4][i % 4] = 0;
     st_shared_v4_u32(at, x[0][0], x[0][2], x[1][0], x[1][2]);
     st_shared_v4_u32(at ^ 16, x[0][1], x[0][3], x[1][1], x[1][3]);
-    if (lane == 0) smem.q_inverse[row] = narrowed.inverse;
+    if (lane == 0) smem.q_inverse[row] = inverse;
   }
   fence_proxy_async_shared();
   bar_sync(barrier_all_consumers, 128 * consumers);
 }
 
-// Products are issued in pairs of k steps. While they run, the next pair's fragments are made, in the place of those of
-// three pairs before. Four k steps at a time, and two such groups in turn, are slower (notes.md).
-inline constexpr int pairs = dv / 32, pairs_in_turn = 3;
-static_assert(Bc == 64);  // so both products have as many
-
-// Operand A of a pair, and the bytes that it is made of.
-using Fragments = uint32_t[2][4];
-using Bytes = uint32_t[4];
-
-// Where a lane's ldmatrix reads a stage's V, and what it makes of it.
-class Reader {
- public:
-  FA3_DEVICE explicit Reader(int warp) {
-    const int lane = threadIdx.x % 32, key = 16 * warp + lane % 16;
-    k_ = key * slab_row_bytes + ((lane / 16 ^ key % 8) << 4);
-    v_ = lane * slab_row_bytes + ((warp ^ lane % 8) << 4);
-  }
-  // The n-th 32 of the columns that lie in V, of the warp's 16 keys.
-  FA3_DEVICE void load_keys(Bytes& bytes, uint32_t v, int n) const {
-    ldmatrix_x4(bytes, (v + k_ ^ n % 4 * 32) + n / 4 * slab_bytes);
-  }
-  FA3_DEVICE static void widen_keys(Fragments& a, const Bytes& bytes) {
-#pragma unroll
-    for (int step = 0; step < 2; step++) {
-      const uint32_t low = bytes[2 * step], high = bytes[2 * step + 1];  // keys g, and g + 8
-      a[step][0] = widened(low, 0), a[step][1] = widened(high, 0);
-      a[step][2] = widened(low, 1), a[step][3] = widened(high, 1);
-    }
-  }
-  // Of the warp's 16 of the n / 2-th 64 columns of V, 32 keys.
-  FA3_DEVICE void load_columns(Bytes& bytes, uint32_t v, int n) const {
-    ldmatrix_x4_trans(bytes, (v + v_ ^ n / 2 % 2 * 64) + n / 4 * slab_bytes + n % 2 * 32 * slab_row_bytes);
-  }
-  FA3_DEVICE static void widen_columns(Fragments& a, const Bytes& bytes) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const uint32_t by_columns = __byte_perm(bytes[i], 0, 0x3120);
-      a[i / 2][i % 2 * 2] = widened(by_columns, 0), a[i / 2][i % 2 * 2 + 1] = widened(by_columns, 1);
-    }
-  }
-
- private:
-  uint32_t k_, v_;  // in a slab
-};
-
 // S^T or O^T += A B.
-FA3_DEVICE void multiply(Accumulators& to, const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+FA3_DEVICE void multiply(Accumulators& to, const Fragment& a, uint64_t b, bool accumulate) {
   wgmma_m64k16_f32_f16_rs<0>(to, a[0], a[1], a[2], a[3], b, accumulate);
 }
 
@@ -129,77 +81,33 @@ struct Scores {
 };
 
 // By descriptors of K's own columns and of Q, which begins with them (A2.4, A2.9).
-FA3_DEVICE void multiply_keys(Scores& s, const Reader& reader, uint64_t k, uint32_t v, uint64_t q) {
-  Fragments a[pairs_in_turn];
-  Bytes bytes;
-  reader.load_keys(bytes, v, 0);
+FA3_DEVICE void multiply_keys(Scores& s, const LatentReader& reader, uint64_t k, uint32_t v, uint64_t q) {
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < 4; step++)
     wgmma_ss(s.own, moved(k, descriptor_units(step * 32)), moved(q, descriptor_units(step * 32)), step > 0);
   wgmma_commit_group();
-#pragma unroll
-  for (int n = 0; n < pairs; n++) {
-    Reader::widen_keys(a[n % pairs_in_turn], bytes);
-    if (n < pairs - 1) reader.load_keys(bytes, v, n + 1);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 2; step++)
-      multiply(s.latent[n / 4], a[n % pairs_in_turn][step],
-               moved(q, (1 + n / 2) * q_slab_units + descriptor_units((n % 2 * 2 + step) * 32)), n % 4 || step);
-    wgmma_commit_group();
-    if (n < pairs - 1) wgmma_wait_group<pairs_in_turn - 1>();
-  }
-  wgmma_wait_group<0>();
+  multiply_pairs([&](Bytes& bytes, int n) { reader.load_keys(bytes, v, n); }, LatentReader::widen_keys,
+                 [&](const Fragment& a, int n, int step) {
+                   const uint32_t columns = (1 + n / 2) * q_slab_units + descriptor_units((n % 2 * 2 + step) * 32);
+                   multiply(s.latent[n / 4], a, moved(q, columns), n % 4 || step);
+                 });
   wgmma_owned(s.own);
 #pragma unroll
   for (int i = 0; i < scales; i++) wgmma_owned(s.latent[i]);
 }
 
 // What a warpgroup has of O^T of a piece, each 128 columns times the factor of their scale (below).
-struct AllColumns {
-  float o[all_tiles][most_rows / 2];
-
-  FA3_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < all_tiles; i++)
-#pragma unroll
-      for (int x = 0; x < most_rows / 2; x++) o[i][x] = 0.f;
-    own();
-  }
-  FA3_DEVICE void scale(const float (&alpha)[lane_rows], const float (&of_scale)[scales]) {
-#pragma unroll
-    for (int i = 0; i < all_tiles; i++)
-#pragma unroll
-      for (int x = 0; x < most_rows / 2; x++) o[i][x] *= alpha[row_of(x)] * of_scale[i / 2];
-    own();
-  }
+struct AllColumns : TransposedO<all_tiles> {
   // O^T += V^T P^T (A2.11, A2.19), by P of the first scale, which the others follow.
-  FA3_DEVICE void multiply(const Reader& reader, uint32_t v, uint64_t p) {
-    Fragments a[pairs_in_turn];
-    Bytes bytes;
-    reader.load_columns(bytes, v, 0);
-#pragma unroll
-    for (int n = 0; n < pairs; n++) {
-      Reader::widen_columns(a[n % pairs_in_turn], bytes);
-      if (n < pairs - 1) reader.load_columns(bytes, v, n + 1);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < 2; step++)
-        fa3::multiply(o[n / 2], a[n % pairs_in_turn][step],
-                      moved(p, n / 4 * p_units + descriptor_units((n % 2 * 2 + step) * 32)), true);
-      wgmma_commit_group();
-      if (n < pairs - 1) wgmma_wait_group<pairs_in_turn - 1>();
-    }
-    wgmma_wait_group<0>();
+  FA3_DEVICE void multiply(const LatentReader& reader, uint32_t v, uint64_t p) {
+    constexpr uint32_t p_units = descriptor_units(most_rows * Bc * sizeof(Element));
+    multiply_pairs([&](Bytes& bytes, int n) { reader.load_columns(bytes, v, n); }, LatentReader::widen_columns,
+                   [&](const Fragment& a, int n, int step) {
+                     const uint32_t keys = descriptor_units((n % 2 * 2 + step) * 32);
+                     fa3::multiply(o[n / 2], a, moved(p, n / 4 * p_units + keys), true);
+                   });
     own();
-  }
-
- private:
-  static constexpr uint32_t p_units = descriptor_units(most_rows * Bc * sizeof(Element));
-  FA3_DEVICE void own() {
-#pragma unroll
-    for (int i = 0; i < all_tiles; i++) wgmma_owned(o[i]);
   }
 };
 
@@ -214,17 +122,67 @@ FA3_DEVICE float of(uint32_t largest) { return __int_as_float((127 + 127 + 3 - i
 FA3_DEVICE float inverse(float factor) { return __int_as_float((254 << 23) - __float_as_int(factor)); }
 }  // namespace factor
 
+// What a lane has of a block's P: as they are, and times their scale and its factor, rounded, two keys' each.
+struct Exponentials {
+  Accumulators p;
+  uint32_t multiplied[scales][lane_rows];
+};
+
+// A lane's shares of sums of its rows' P: l, and where O fits what is multiplied, for each scale the magnitudes of P
+// times the scale, exact and rounded.
+struct Sums {
+  static constexpr int fits = LatentShare::scales;
+  float l[lane_rows], weighted[fits][lane_rows], rounded[fits][lane_rows];
+
+  FA3_DEVICE void clear() {
+#pragma unroll
+    for (int r = 0; r < lane_rows; r++) {
+      l[r] = 0.f;
+#pragma unroll
+      for (int i = 0; i < fits; i++) weighted[i][r] = rounded[i][r] = 0.f;
+    }
+  }
+  // weight: of the lane's keys, with each scale.
+  FA3_DEVICE void add(const Exponentials& of_block, const float (&weight)[2][scales]) {
+#pragma unroll
+    for (int r = 0; r < lane_rows; r++) {
+      const int x = 4 * (r / 2) + r % 2;
+      l[r] += of_block.p[x] + of_block.p[x + 2];
+    }
+#pragma unroll
+    for (int i = 0; i < fits; i++) {
+      Accumulators multiplied;
+      unpack(false, of_block.multiplied[i], multiplied);
+#pragma unroll
+      for (int x = 0; x < most_rows / 2; x++) {
+        weighted[i][row_of(x)] = fmaf(of_block.p[x], fabsf(weight[x / 2 % 2][i]), weighted[i][row_of(x)]);
+        rounded[i][row_of(x)] += fabsf(multiplied[x]);
+      }
+    }
+  }
+  FA3_DEVICE void scale(const float (&alpha)[lane_rows], const float (&of_scale)[scales]) {
+#pragma unroll
+    for (int r = 0; r < lane_rows; r++) {
+      l[r] *= alpha[r];
+#pragma unroll
+      for (int i = 0; i < fits; i++) weighted[i][r] *= alpha[r] * of_scale[i], rounded[i][r] *= alpha[r] * of_scale[i];
+    }
+  }
+};
+
 // The softmax of a warpgroup: a lane's rows of a piece.
 class Softmax {
  public:
   FA3_DEVICE Softmax(const Params& p, const RowBlock& block, Smem& smem, int number, int warp)
-      : smem_(smem), share_(smem.latent_share[number]), number_(number), warp_(warp), seen_(p, block) {
+      : smem_(smem), share_(smem.latent_share[number]), among_warps_(share_.of_warps, number, warp), number_(number),
+        warp_(warp), seen_(p, block) {
+    sums_.clear();
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) {
       // What other rows hold moves no m.
       c_[r] = block.row + lane_row(r) < visible(p, block).rows() ? p.softmax_scale_log2 : 0.f;
       latent_c_[r] = c_[r] * smem.q_inverse[lane_row(r)];
-      m_[r] = lowest_m, l_[r] = 0.f;
+      m_[r] = lowest_m;
     }
 #pragma unroll
     for (int i = 0; i < scales; i++) factor_[i] = factor::first;
@@ -266,79 +224,85 @@ class Softmax {
       exceeds |= fmaxf(fabsf(scale[0][i]), fabsf(scale[1][i])) * factor_[i] > factor::most;
     exceeds = __any_sync(0xffffffffu, exceeds);
     if (threadIdx.x % 32 == 0) share_.moves[t & 1][warp_] = exceeds;
-    float sum[lane_rows];
-    exponentiate(t, S, scale, sum);
-    if (moves(t)) {
+    Exponentials of_block;
+    float weight[2][scales];
+    exponentiate(t, S, scale, weight, of_block);
+    if (AmongWarps::any(share_.moves[t & 1])) {
       raise(largest, scale, columns);
-      exponentiate(t, S, scale, sum);
+      exponentiate(t, S, scale, weight, of_block);
     }
-#pragma unroll
-    for (int r = 0; r < lane_rows; r++) l_[r] += sum[r];
+    sums_.add(of_block, weight);
   }
 
-  // At the end of a piece: m and l of all rows, for both warpgroups, behind a barrier of theirs.
-  FA3_DEVICE void share_sums() const {
+  // At the end of a piece: O without the factors, fitted to l; m and l of all rows, for both warpgroups, behind a
+  // barrier of theirs.
+  FA3_DEVICE void finish(AllColumns& columns) const {
     float l[lane_rows];
 #pragma unroll
-    for (int r = 0; r < lane_rows; r++) l[r] = column_sum(l_[r]);
-    share(l);
-    if (warp_ > 0 || threadIdx.x % 32 >= 4) return;
+    for (int r = 0; r < lane_rows; r++) l[r] = column_sum(sums_.l[r]);
+    share_scale_sums();
+    among_warps_.share(l);
+    if (warp_ == 0 && threadIdx.x % 32 < 4)
 #pragma unroll
-    for (int r = 0; r < lane_rows; r++) {
-      share_.m[lane_row(r)] = m_[r];
-      share_.l[lane_row(r)] = shared_by(0, r) + shared_by(1, r) + shared_by(2, r) + shared_by(3, r);
-    }
-  }
-  // O without the factors.
-  FA3_DEVICE void unscale(AllColumns& columns) const {
-    float ones[lane_rows], inverse[scales];
+      for (int r = 0; r < lane_rows; r++)
+        share_.m[lane_row(r)] = m_[r], share_.l[lane_row(r)] = among_warps_.sum(r);
+    fit_scales();
+    float by[scales][lane_rows];
 #pragma unroll
-    for (int r = 0; r < lane_rows; r++) ones[r] = 1.f;
+    for (int i = 0; i < scales; i++)
 #pragma unroll
-    for (int i = 0; i < scales; i++) inverse[i] = factor::inverse(factor_[i]);
-    columns.scale(ones, inverse);
+      for (int r = 0; r < lane_rows; r++)
+        by[i][r] = factor::inverse(factor_[i]) * (Sums::fits ? share_.fit[i][lane_row(r)] : 1.f);
+    columns.scale([&](int tile, int r) { return by[tile / 2][r]; });
   }
 
  private:
-  FA3_DEVICE void sync() const { bar_sync(barrier_warpgroup + number_, 128); }
-
-  // What each warp has of the warpgroup's rows, for all of its warps, behind a barrier.
-  FA3_DEVICE void share(const float (&x)[lane_rows]) const {
-    if (threadIdx.x % 32 < 4)
+  // The sums that each warp has for the scales.
+  FA3_DEVICE void share_scale_sums() const {
 #pragma unroll
-      for (int r = 0; r < lane_rows; r++) share_.of_warps[warp_][lane_row(r)] = x[r];
-    sync();
+    for (int i = 0; i < Sums::fits; i++)
+#pragma unroll
+      for (int r = 0; r < lane_rows; r++) {
+        const float weighted = column_sum(sums_.weighted[i][r]), rounded = column_sum(sums_.rounded[i][r]);
+        if (threadIdx.x % 32 < 4)
+          share_.weighted[warp_][i][lane_row(r)] = weighted, share_.rounded[warp_][i][lane_row(r)] = rounded;
+      }
   }
-  // Of the lane's row number r, what warp w has shared.
-  FA3_DEVICE float shared_by(int w, int r) const { return share_.of_warps[w][lane_row(r)]; }
-  FA3_DEVICE bool moves(uint32_t t) const {
-    bool any = false;
+  // What they come to, a thread for each scale and row; behind a barrier.
+  FA3_DEVICE void fit_scales() const {
+    if constexpr (Sums::fits > 0) {
+      const int i = threadIdx.x % 128 / most_rows, row = threadIdx.x % most_rows;
+      if (i < Sums::fits) {
+        float weighted = 0.f, rounded = 0.f;
 #pragma unroll
-    for (int w = 0; w < 4; w++) any |= share_.moves[t & 1][w];
-    return __any_sync(0xffffffffu, any);
+        for (int w = 0; w < 4; w++) weighted += share_.weighted[w][i][row], rounded += share_.rounded[w][i][row];
+        // Scales need not have been finite.
+        const bool fits = rounded > 0.f && rounded < INFINITY;
+        share_.fit[i][row] = fits ? __fdividef(weighted, rounded) : 1.f;
+      }
+      among_warps_.sync();
+    }
   }
 
   FA3_DEVICE void exponentiate(uint32_t t, const Accumulators& S, const float (&scale)[2][scales],
-                               float (&sum)[lane_rows]) const {
-    float P[most_rows / 2];
+                               float (&weight)[2][scales], Exponentials& of_block) const {
+    float(&P)[most_rows / 2] = of_block.p;
 #pragma unroll
     for (int x = 0; x < most_rows / 2; x++) P[x] = ex2_approx_ftz(S[x] - m_[row_of(x)]);
 #pragma unroll
-    for (int r = 0; r < lane_rows; r++) sum[r] = P[4 * (r / 2) + r % 2] + P[4 * (r / 2) + r % 2 + 2];
-#pragma unroll
     for (int i = 0; i < scales; i++) {
-      const float weight[2] = {scale[0][i] * factor_[i], scale[1][i] * factor_[i]};
-      uint32_t two[lane_rows];
+#pragma unroll
+      for (int half = 0; half < 2; half++) weight[half][i] = scale[half][i] * factor_[i];
 #pragma unroll
       for (int n = 0; n < lane_rows; n++)
-        two[n] = cvt_rn_f16x2_f32(P[2 * n + 1] * weight[n % 2], P[2 * n] * weight[n % 2]);
-      write_p(p(t) + i * most_rows * Bc, two, warp_);
+        of_block.multiplied[i][n] = cvt_rn_f16x2_f32(P[2 * n + 1] * weight[n % 2][i], P[2 * n] * weight[n % 2][i]);
+      write_p(p(t) + i * most_rows * Bc, of_block.multiplied[i], warp_);
     }
     fence_proxy_async_shared();  // WGMMA reads it
-    sync();
+    among_warps_.sync();
   }
   // m becomes the largest score so far, and no scale's factor is too large, of all warps' keys.
-  FA3_DEVICE void raise(float (&largest)[lane_rows], const float (&scale)[2][scales], AllColumns& columns) {
+  FA3_DEVICE void raise(const float (&largest)[lane_rows], const float (&scale)[2][scales], AllColumns& columns) {
     constexpr uint32_t infinity = 0x7f800000;
 #pragma unroll
     for (int i = 0; i < scales; i++) {
@@ -347,18 +311,8 @@ class Softmax {
       const uint32_t of_warp = __reduce_max_sync(0xffffffffu, of_lane);
       if (threadIdx.x % 32 == 0) share_.largest_scale[warp_][i] = of_warp;
     }
-#pragma unroll
-    for (int r = 0; r < lane_rows; r++) largest[r] = column_max(largest[r]);
-    share(largest);
     float alpha[lane_rows], of_scale[scales];
-#pragma unroll
-    for (int r = 0; r < lane_rows; r++) {
-      float m = m_[r];
-#pragma unroll
-      for (int w = 0; w < 4; w++) m = fmaxf(m, shared_by(w, r));
-      alpha[r] = part_weight(m_[r], m);
-      m_[r] = m, l_[r] *= alpha[r];
-    }
+    among_warps_.raise(largest, m_, alpha);
 #pragma unroll
     for (int i = 0; i < scales; i++) {
       uint32_t of_all = 0;
@@ -369,16 +323,18 @@ class Softmax {
       of_scale[i] = factor * factor::inverse(factor_[i]);
       factor_[i] = factor;
     }
-    columns.scale(alpha, of_scale);
+    sums_.scale(alpha, of_scale);
+    columns.scale([&](int tile, int r) { return alpha[r] * of_scale[tile / 2]; });
   }
 
   Smem& smem_;
   LatentShare& share_;
+  AmongWarps among_warps_;
   int number_, warp_;
   SeenKeys seen_;
   float c_[lane_rows], latent_c_[lane_rows];  // for scores of K's own columns, and of the others
-  float m_[lane_rows], l_[lane_rows];         // l: the lane's share of the row sum
-  float factor_[scales];
+  float m_[lane_rows], factor_[scales];
+  Sums sums_;
 };
 
 // Zeros in rows of V that are not the sequence's, which may hold anything.
@@ -456,7 +412,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
   const Descriptors descriptors(smem);
-  const Reader reader(warp);
+  const LatentReader reader(warp);
   const auto v_of = [&](uint32_t i) { return shared_address(smem.stage[KvRing::index(i)].v); };
   const auto release = [&](uint32_t i) {
     __syncwarp();
@@ -512,8 +468,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       const auto left_by = [&](int of) {
         return has_any(of) ? reinterpret_cast<float4*>(smem.stage[KvRing::index(last_of(of))].v) : nullptr;
       };
-      softmax.share_sums();
-      softmax.unscale(columns);
+      softmax.finish(columns);
       if (has_any(number)) Merged::leave(left_by(number), columns, number);
       bar_sync(barrier_all_consumers, 128 * consumers);
       merged.add_up(columns, left_by(number ^ 1), smem.latent_share[number], smem.latent_share[number ^ 1], number);

@@ -1,8 +1,9 @@
 // What kernels/mla_few.cu and mla_few_e4m3.cu share, latent attention of few rows, where keys stand in the rows of the
 // scores, S^T = K Q^T, and O's columns in those of the other product, O^T = V^T P^T: what a lane has of both, which
-// keys its rows see, how P gets to shared memory, and how O^T leaves.
+// keys its rows see, what warps tell each other, how P gets to shared memory, and how O^T leaves.
 #pragma once
 #include "../isa/matrix.cuh"
+#include "../isa/wgmma.cuh"
 #include "few_rows.cuh"
 #include "packed.cuh"
 #include "softmax.cuh"
@@ -45,6 +46,80 @@ class SeenKeys {
 
  private:
   Keys keys_[lane_rows], all_;  // that a row sees, and that all rows of the warp's lanes see
+};
+
+// Scores of a row lie in all four warps of a warpgroup. What these tell each other of the rows.
+class AmongWarps {
+ public:
+  FA3_DEVICE AmongWarps(float (&of_warps)[4][most_rows], int warpgroup, int warp)
+      : of_warps_(of_warps), warpgroup_(warpgroup), warp_(warp) {}
+
+  FA3_DEVICE void sync() const { ptx::bar_sync(barrier_warpgroup + warpgroup_, 128); }
+  // What each warp has, for all of them, behind a barrier.
+  FA3_DEVICE void share(const float (&x)[lane_rows]) const {
+    if (threadIdx.x % 32 < 4)
+#pragma unroll
+      for (int r = 0; r < lane_rows; r++) of_warps_[warp_][lane_row(r)] = x[r];
+    sync();
+  }
+  // Of the lane's row number r, what warp w has shared.
+  FA3_DEVICE float shared_by(int w, int r) const { return of_warps_[w][lane_row(r)]; }
+  // The sum of what all have shared.
+  FA3_DEVICE float sum(int r) const { return shared_by(0, r) + shared_by(1, r) + shared_by(2, r) + shared_by(3, r); }
+  // m becomes the largest score of all warps' keys so far. alpha: what l and O are to be multiplied by. largest: of the
+  // lane's keys.
+  FA3_DEVICE void raise(const float (&largest)[lane_rows], float (&m)[lane_rows], float (&alpha)[lane_rows]) const {
+    float of_warp[lane_rows];
+#pragma unroll
+    for (int r = 0; r < lane_rows; r++) of_warp[r] = column_max(largest[r]);
+    share(of_warp);
+#pragma unroll
+    for (int r = 0; r < lane_rows; r++) {
+      float raised = m[r];
+#pragma unroll
+      for (int w = 0; w < 4; w++) raised = fmaxf(raised, shared_by(w, r));
+      alpha[r] = part_weight(m[r], raised);
+      m[r] = raised;
+    }
+  }
+  // Whether any warp says so, the same in all lanes.
+  FA3_DEVICE static bool any(const uint32_t (&of_warps)[4]) {
+    bool any = false;
+#pragma unroll
+    for (int w = 0; w < 4; w++) any |= of_warps[w];
+    return __any_sync(0xffffffffu, any);
+  }
+
+ private:
+  float (&of_warps_)[4][most_rows];
+  int warpgroup_, warp_;
+};
+
+// What a warpgroup has of O^T of a piece: tiles of 64 columns.
+template <int tiles>
+struct TransposedO {
+  float o[tiles][most_rows / 2];
+
+  FA3_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < tiles; i++)
+#pragma unroll
+      for (int x = 0; x < most_rows / 2; x++) o[i][x] = 0.f;
+    own();
+  }
+  // by: of a tile and a lane's row number.
+  template <class By>
+  FA3_DEVICE void scale(const By& by) {
+#pragma unroll
+    for (int i = 0; i < tiles; i++)
+#pragma unroll
+      for (int x = 0; x < most_rows / 2; x++) o[i][x] *= by(i, row_of(x));
+    own();
+  }
+  FA3_DEVICE void own() {
+#pragma unroll
+    for (int i = 0; i < tiles; i++) ptx::wgmma_owned(o[i]);
+  }
 };
 
 // P^T of a warp's 16 keys, in pairs of rows, which are transposed.
@@ -107,14 +182,19 @@ FA3_DEVICE void store_part(const float (&o)[o_tiles][most_rows / 2], const RowSu
                            const RowBlock& block, int n, int first) {
   const int lane = threadIdx.x % 32;
   const PartStrip strip(p.partials, block.partial + PartStrip::rows * n);
+  float4* to[2];  // of a pair; if each store's place were computed, ptxas would do that before the pieces, and spill
+#pragma unroll
+  for (int pair = 0; pair < 2; pair++) {
+    const int column = first + Upright::column(pair);
+    to[pair] = strip.o(column / 8, lane / 4 * 4 + column % 8 / 2);
+  }
 #pragma unroll
   for (int i = 0; i < o_tiles; i++) {
     const Upright upright(&o[i][8 * n]);
 #pragma unroll
     for (int pair = 0; pair < 2; pair++) {
       const float(&x)[4] = upright.x[pair], low = sums.fit[n][0], high = sums.fit[n][1];
-      const int column = first + 64 * i + Upright::column(pair);
-      __stcg(strip.o(column / 8, lane / 4 * 4 + column % 8 / 2),
+      __stcg(to[pair] + 8 * i * PartStrip::to_next_group,
              make_float4(x[0] * low, x[1] * low, x[2] * high, x[3] * high));
     }
   }

@@ -14,7 +14,10 @@ struct PartStrip {
       : at_(static_cast<char*>(partials) + row * (columns * sizeof(float) + 16)) {}
 
   // Of 8 columns: two of each of the lane's two rows, 8 rows apart.
-  FA3_DEVICE float4* o(int group, int lane) const { return reinterpret_cast<float4*>(at_) + group * 32 + lane; }
+  FA3_DEVICE float4* o(int group, int lane) const {
+    return reinterpret_cast<float4*>(at_) + group * to_next_group + lane;
+  }
+  static constexpr int to_next_group = 32;
   // m and l.
   FA3_DEVICE float2* sums(int row) const {
     return reinterpret_cast<float2*>(at_ + rows * columns * sizeof(float)) + row;

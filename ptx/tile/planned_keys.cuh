@@ -221,8 +221,16 @@ class PlannedKvProducer {
       const int batch = __shfl_sync(0xffffffffu, boxes.batch[0], box);
       const bool exists = uint32_t(row) < uint32_t(scales.rows) && uint32_t(batch) < uint32_t(scales.batches);
       const int64_t at = batch * scales.stride_batch + head * scales.stride_head + row * scales.stride_row;
-      ptx::cp_async_cg_16(ptx::shared_address(landed.scales[(warps * box + warp_) * rows + in_box]),
-                          scales.data + (exists ? at : 0), exists ? scales.bytes : 0);
+      const float* from = scales.data + (exists ? at : 0);
+      const uint32_t to = ptx::shared_address(landed.scales[(warps * box + warp_) * rows + in_box]);
+      if (scales.bytes == 16) {
+        ptx::cp_async_cg_16_zfill(to, from, exists ? 16 : 0);
+      } else {
+        for (int i = 0; i < config.latent_scales(); i++) {
+          const bool has_scale = exists && 4 * i < scales.bytes;
+          ptx::cp_async_ca_4_zfill(to + 4 * i, from + (has_scale ? i : 0), has_scale ? 4 : 0);
+        }
+      }
       ptx::cp_async_mbarrier_arrive_noinc(ptx::shared_address(&full));
     }
   }

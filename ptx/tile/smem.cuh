@@ -111,6 +111,10 @@ struct LatentShare {
   float of_warps[4][config.most_rows()];
   uint32_t largest_scale[4][config.latent_scales()];
   float m[config.most_rows()], l[config.most_rows()];
+  // Of each scale sums of its P, and of that as it is multiplied; and what O of its columns is multiplied by.
+  static constexpr int scales = config.fits_scales() ? config.latent_scales() : 0;
+  float weighted[4][scales][config.most_rows()], rounded[4][scales][config.most_rows()];
+  float fit[scales][config.most_rows()];
 };
 
 // Pieces of the list in device memory (Trait::own_lengths), on their way from the warp that claims them to those that

@@ -123,12 +123,11 @@ RowCosts of_one_tile(const ForwardRow& row) {
   return {{block, piece, 0, 0}, {block, piece, 0, 0}, piece};
 }
 
-// Warps that widen a latent cache write in shared memory what products read there, and both take longer, unless it is
-// widened as it is read. Measured on an H200, all keys in the L2 cache, for 32, 16 and 64 rows.
+// Warps that widen a latent cache write in shared memory what products read there, and both take longer; few rows widen
+// it as they read it. Measured on an H200, all keys in the L2 cache, for 32, 16 and 64 rows.
 RowCosts of_latent(const ForwardRow& row) {
-  const bool few_rows = row.has(Trait::few_rows);
-  const int32_t widened = row.has(Trait::half_rows) ? 4700 : few_rows ? 4200 : 5500;
-  const int32_t block = row.keeps_latent() ? 2600 : widened, piece = few_rows ? 2000 : 900 + block / 2;
+  const int32_t block = row.has(Trait::half_rows) ? 4700 : row.has(Trait::few_rows) ? 2600 : 5500;
+  const int32_t piece = row.has(Trait::few_rows) ? 2000 : 900 + block / 2;
   return {{block, piece, 1600, 750}, {block, piece, 1600, 750}, 650};
 }
 

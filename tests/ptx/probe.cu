@@ -133,7 +133,8 @@ PROBE(setmaxnreg_inc)() { setmaxnreg_inc<232>(); }
 PROBE(setmaxnreg_dec)() { setmaxnreg_dec<40>(); }
 
 PROBE(cp_async_ca_4)(uint32_t dst, const void* src) { cp_async_ca_4(dst, src); }
-PROBE(cp_async_cg_16)(uint32_t dst, const void* src, uint32_t size) { cp_async_cg_16(dst, src, size); }
+PROBE(cp_async_ca_4_zfill)(uint32_t dst, const void* src, uint32_t size) { cp_async_ca_4_zfill(dst, src, size); }
+PROBE(cp_async_cg_16_zfill)(uint32_t dst, const void* src, uint32_t size) { cp_async_cg_16_zfill(dst, src, size); }
 PROBE(cp_async_mbarrier_arrive_noinc)(uint32_t addr) { cp_async_mbarrier_arrive_noinc(addr); }
 PROBE(cp_async_bulk_tensor_4d_load)(uint32_t dst, const void* map, uint32_t mbar, int c0, int c1, int c2, int c3) {
   cp_async_bulk_tensor_4d_load(dst, map, mbar, c0, c1, c2, c3);
