@@ -381,7 +381,7 @@ typedef struct fa3_forward_params {
  *   be fewer), and lies as v does: packed with cu_seqlens_k, in the same pages with page_table, in the same entries
  *   with cache_batch_idx. Its data is aligned to 16 bytes. An element of v, in both products, is the e4m3 number times
  *   its scale. The kernels round that to q's dtype, in which a product beyond fp16's range is infinite, but for those
- *   for up to 16 rows, which do not round it, and make fp16 of P times the scale. fa3_reference_forward rounds nothing
+ *   for up to 32 rows, which do not round it, and make fp16 of P times the scale. fa3_reference_forward rounds nothing
  *   but o. Scales are read when the kernels run, so their values are not checked: 0 and negative ones are numbers like
  *   others, and one that is not finite counts as if it were an element of v.
  * - k, v and v_scale may be parts of one buffer. Such are FlashMLA's tokens of 656 bytes, 512 of e4m3, 4 scales and 64

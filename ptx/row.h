@@ -101,10 +101,12 @@ struct ForwardRow : TiledRow {
   // By a pass before the kernel.
   constexpr bool takes_copies() const { return v == VLayout::copied; }
   // Is V alone of e4m3, a latent cache with scales of its own? It is widened in its stage, to `dtype`, or else lies
-  // there in bytes, and is widened as it is read (kernels/mla_few_e4m3.cu), which takes more stages.
+  // there in bytes, and is widened as it is read (kernels/mla_few_e4m3.cu and mla_half_e4m3.cu).
   constexpr bool is_latent() const { return v == VLayout::latent; }
   constexpr bool widens_latent() const { return is_latent() && !keeps_latent(); }
-  constexpr bool keeps_latent() const { return is_latent() && stages > 2; }
+  constexpr bool keeps_latent() const { return is_latent() && has(Trait::few_rows); }
+  // There each warpgroup has half of the columns of K and V; otherwise all of every other block.
+  constexpr bool splits_latent() const { return keeps_latent() && has(Trait::half_rows); }
   // There P is rounded with each scale, and O may fit that: O of bf16 has fewer bits than P, and needs not.
   constexpr bool fits_scales() const { return keeps_latent() && dtype == Dtype::fp16; }
   // With Trait::few_rows: as many of a tile's rows may exist.
@@ -220,11 +222,14 @@ struct ForwardRow : TiledRow {
   }
   constexpr bool has_warp_shares() const { return has(Trait::few_rows) && !halves_columns(); }
   // Where one of two warpgroups with half of O's columns each tells the other of their rows (Scored in tile/smem.cuh).
-  constexpr int scored_bytes() const { return !halves_columns() ? 0 : fits_scales() ? 6144 : 2048; }
-  // With Trait::few_rows P of two blocks besides; of a latent cache in bytes, which two warpgroups have in turn, for
-  // each of its scales.
+  constexpr int scored_bytes() const {
+    return !halves_columns() ? 0 : splits_latent() ? 1280 * most_rows() : fits_scales() ? 6144 : 2048;
+  }
+  // With Trait::few_rows P of two blocks besides; of a latent cache in bytes, for each of its scales, of one block, or
+  // of two of each warpgroup's.
   constexpr int few_p_buffers() const {
-    return !has(Trait::few_rows) || !halves_columns() ? 0 : keeps_latent() ? 2 * consumers() * latent_scales() : 2;
+    if (!has(Trait::few_rows) || !halves_columns()) return 0;
+    return !keeps_latent() ? 2 : splits_latent() ? latent_scales() : 2 * consumers() * latent_scales();
   }
   constexpr int few_p_bytes() const { return few_p_buffers() * most_rows() * stage_keys() * element_bytes(); }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
@@ -243,8 +248,8 @@ struct ForwardRow : TiledRow {
            Br % 64 == 0 && warpgroups() >= (packs_heads() || has(Trait::one_tile) ? 1 : 2) && warpgroups() <= 4 &&
            Bc % 16 == 0 &&
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
-           (!halves_columns() || (dv % 128 == 0 && stages == (keeps_latent() ? 4 : 2) && Bc % 32 == 0 &&
-                                  packs_heads() && warpgroups() == 1 && has(Trait::own_lengths) &&
+           (!halves_columns() || (dv % 128 == 0 && stages == (splits_latent() ? 3 : keeps_latent() ? 4 : 2) &&
+                                  Bc % 32 == 0 && packs_heads() && warpgroups() == 1 && has(Trait::own_lengths) &&
                                   !has(Trait::shares_keys) && !has(Trait::alibi))) &&
            (!has(Trait::few_rows) || (packs_heads() && warpgroups() == 1 && !split_stage() &&
                                       !has(Trait::shares_keys) &&
@@ -275,8 +280,7 @@ struct ForwardRow : TiledRow {
     const bool has_e4m3_keys = has_wide_q() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
                             d % 64 == 0 && !transforms_scores() && (!widens() || landing_buffers() >= 2);
     const bool takes_latent = is_latent() && has(Trait::qv) && stage_keys() == 64 && !has(Trait::multicast) &&
-                              v_row_bytes() == 2 * latent_scales() * slab_bytes() &&
-                              (!keeps_latent() || has(Trait::few_rows));
+                              v_row_bytes() == 2 * latent_scales() * slab_bytes();
     return (has_e4m3_keys || ((v == VLayout::rows || takes_latent) && kv_scales == KvScales::none)) &&
            !has(Trait::two_level);
   }

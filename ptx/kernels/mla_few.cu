@@ -202,8 +202,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       Softmax softmax(p, block, hand_over, smem, warp);
       const uint64_t q = descriptors.q(q_buffer);
       for (uint32_t i = first; i != end; i++, t++) {
-        // A2.4, A2.9: by V's left columns, which come first, and then by K's own and the others; what is widened in
-        // its stage comes the other way round.
+        // A2.4, A2.9: by V's left columns, which come first, and then by K's own and the others.
         Accumulators S;
         const auto issue = [&](int from, auto count, bool accumulate) {
           wgmma_fence();
@@ -216,15 +215,11 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
           wgmma_commit_group();
         };
         using HalfOfSlabs = std::integral_constant<int, half_slabs>;
-        const auto issue_left = [&] {
-          ring.wait_left(i);
-          issue(1, HalfOfSlabs(), widens_latent);
-        };
-        if constexpr (!widens_latent) issue_left();
+        ring.wait_left(i);
+        issue(1, HalfOfSlabs(), false);
         ring.wait_right(i);                              // A2.8
-        issue(0, std::integral_constant<int, 1>(), !widens_latent);
+        issue(0, std::integral_constant<int, 1>(), true);
         issue(1 + half_slabs, HalfOfSlabs(), true);
-        if constexpr (widens_latent) issue_left();
         wgmma_wait_group<0>();                           // A2.12
         wgmma_owned(S);
         if (i == end - 1) mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
@@ -232,7 +227,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         softmax.run(t, S, (block.begin + int(end - 1 - i)) * Bc, half);
         if (i == end - 1) {
           softmax.hand_sums_over(t);
-          sums.read(hand_over.scored(t));
+          const Scored& scored = hand_over.scored(t);
+          sums.read(scored.m, scored.l, scored.fit);
         }
         hand_over.signal(t);
         half.multiply(v(i), p_of(t));                    // A2.11, A2.19
@@ -249,7 +245,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
           for (int r = 0; r < lane_rows; r++) alpha[r] = scored.alpha[lane_row(r)];
           half.scale(alpha);
         }
-        if (i == end - 1) sums.read(scored);
+        if (i == end - 1) sums.read(scored.m, scored.l, scored.fit);
         half.multiply(v(i), p_of(t));
         ring.release_right(i);
       }

@@ -1,6 +1,6 @@
-// What kernels/mla_few.cu and mla_few_e4m3.cu share, latent attention of few rows, where keys stand in the rows of the
-// scores, S^T = K Q^T, and O's columns in those of the other product, O^T = V^T P^T: what a lane has of both, which
-// keys its rows see, what warps tell each other, how P gets to shared memory, and how O^T leaves.
+// What kernels/mla_few.cu, mla_few_e4m3.cu and mla_half_e4m3.cu share, latent attention of few rows, where keys stand
+// in the rows of the scores, S^T = K Q^T, and O's columns in those of the other product, O^T = V^T P^T: what a lane has
+// of both, which keys its rows see, what warps tell each other, how P gets to shared memory, and how O^T leaves.
 #pragma once
 #include "../isa/matrix.cuh"
 #include "../isa/wgmma.cuh"
@@ -82,12 +82,9 @@ class AmongWarps {
       m[r] = raised;
     }
   }
-  // Whether any warp says so, the same in all lanes.
-  FA3_DEVICE static bool any(const uint32_t (&of_warps)[4]) {
-    bool any = false;
-#pragma unroll
-    for (int w = 0; w < 4; w++) any |= of_warps[w];
-    return __any_sync(0xffffffffu, any);
+  // What any warp says, bit by bit, the same in all lanes.
+  FA3_DEVICE static uint32_t any(const uint32_t (&of_warps)[4]) {
+    return __reduce_or_sync(0xffffffffu, of_warps[0] | of_warps[1] | of_warps[2] | of_warps[3]);
   }
 
  private:
@@ -138,7 +135,7 @@ struct Upright {
   float x[2][4];  // [pair][2 (row / 8) + column]
 
   // Moves halves of the numbers, exactly. o: the 16 rows' own. In O^T a group of 8 rows has 8 neighbouring columns, or
-  // every other one of the 16 (kernels/mla_few_e4m3.cu).
+  // every other one of the 16 (tile/latent_fragments.cuh).
   FA3_DEVICE explicit Upright(const float* o) {
 #pragma unroll
     for (int b = 0; b < 2; b++)
@@ -166,13 +163,15 @@ struct RowSums {
 #pragma unroll
     for (int n = 0; n < strips; n++) m[n][0] = m[n][1] = lowest_m, l[n][0] = l[n][1] = 0.f, fit[n][0] = fit[n][1] = 1.f;
   }
-  FA3_DEVICE void read(const Scored& scored) {
+  // Of all rows. Without of_fit O fits already.
+  FA3_DEVICE void read(const float* of_m, const float* of_l, const float* of_fit = nullptr) {
 #pragma unroll
     for (int n = 0; n < strips; n++)
 #pragma unroll
       for (int b = 0; b < 2; b++) {
         const int row = PartStrip::rows * n + threadIdx.x % 32 / 4 + 8 * b;
-        m[n][b] = scored.m[row], l[n][b] = scored.l[row], fit[n][b] = scored.fit[row];
+        m[n][b] = of_m[row], l[n][b] = of_l[row];
+        if (of_fit) fit[n][b] = of_fit[row];
       }
   }
 };

@@ -12,7 +12,8 @@ inline constexpr int consumers = config.consumers();
 inline constexpr bool shares_keys = has(Trait::shares_keys);
 inline constexpr bool transforms_scores = config.transforms_scores();
 inline constexpr bool takes_v_tiles = config.takes_v_tiles();
-inline constexpr bool widens_latent = config.widens_latent(), keeps_latent = config.keeps_latent();
+inline constexpr bool widens_latent = config.widens_latent(), keeps_latent = config.keeps_latent(),
+                      splits_latent = config.splits_latent();
 inline constexpr bool has_qv = has(Trait::qv);
 // Columns of O that a consumer has: all, or half of them.
 inline constexpr bool halves_columns = config.halves_columns();

@@ -1,5 +1,5 @@
-// WGMMA's operand A from a latent cache's bytes in shared memory (kernels/mla_few_e4m3.cu): ldmatrix brings them to
-// registers, where they become fp16, for both products, S^T = K Q^T and O^T = V^T P^T.
+// WGMMA's operand A from a latent cache's bytes in shared memory (kernels/mla_few_e4m3.cu, mla_half_e4m3.cu): ldmatrix
+// brings them to registers, where they become fp16, for both products, S^T = K Q^T and O^T = V^T P^T.
 //
 // With lane l = 4 g + t of a warp:
 //   K      ldmatrix gives a lane four neighbouring columns, 4 t and on, of key g: the first two stand for the product's
@@ -8,7 +8,9 @@
 //          of one column are row g of the product, those of the other row g + 8. So O^T has V's columns 2 g and
 //          2 g + 1 there.
 #pragma once
+#include "../isa/fence.cuh"
 #include "../isa/matrix.cuh"
+#include "../isa/shared.cuh"
 #include "../isa/wgmma.cuh"
 #include "element.cuh"
 #include "smem.cuh"
@@ -18,8 +20,10 @@ namespace fa3 {
 inline constexpr int slab_bytes = Bc * slab_row_bytes;  // of V: 128 columns, which share a scale
 
 // Products are issued in pairs of k steps. While they run, the next pair's fragments are made, in the place of those of
-// three pairs before. Four k steps at a time, and two such groups in turn, are slower (notes.md).
-inline constexpr int pairs = dv / 32, pairs_in_turn = 3;
+// three pairs before, or of two, for want of registers. Four k steps at a time, and two such groups in turn, are slower
+// (notes.md).
+inline constexpr int pairs = (splits_latent ? o_columns : dv) / 32;
+inline constexpr int pairs_in_turn = splits_latent && config.fits_scales() ? 2 : 3;
 static_assert(Bc == 64);  // so both products have as many
 
 // Operand A of a k step, and the bytes that a pair's is made of.
@@ -62,11 +66,10 @@ class LatentReader {
   uint32_t k_, v_;  // in a slab
 };
 
-// All products of a block, and waits for them, and for those that have been committed before. load: the n-th pair's
-// bytes; widen: their fragments; multiply: issues one of its two k steps.
-template <class Load, class Widen, class Multiply>
-FA3_DEVICE void multiply_pairs(const Load& load, const Widen& widen, const Multiply& multiply) {
-  using namespace ptx;
+// Issues all products of a block. load: the n-th pair's bytes; widen: their fragments; multiply: issues one of its two k
+// steps; wait: for all that has been committed, or for what has the place of the next pair's fragments.
+template <class Load, class Widen, class Multiply, class Wait>
+FA3_DEVICE void multiply_pairs(const Load& load, const Widen& widen, const Multiply& multiply, const Wait& wait) {
   Fragment a[pairs_in_turn][2];
   Bytes bytes;
   load(bytes, 0);
@@ -74,13 +77,20 @@ FA3_DEVICE void multiply_pairs(const Load& load, const Widen& widen, const Multi
   for (int n = 0; n < pairs; n++) {
     widen(a[n % pairs_in_turn], bytes);
     if (n < pairs - 1) load(bytes, n + 1);
-    wgmma_fence();
+    ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 2; step++) multiply(a[n % pairs_in_turn][step], n, step);
-    wgmma_commit_group();
-    if (n < pairs - 1) wgmma_wait_group<pairs_in_turn - 1>();
+    ptx::wgmma_commit_group();
+    wait(n == pairs - 1);
   }
-  wgmma_wait_group<0>();
+}
+
+// Zeros in rows of the warpgroup's columns of V that are not the sequence's, which may hold anything.
+FA3_DEVICE void clear_rows(uint32_t v, int first) {
+  for (int at = first * slab_row_bytes + threadIdx.x % 128 * 16; at < slab_bytes; at += 128 * 16)
+#pragma unroll
+    for (int i = 0; i < LatentShare::scales; i++) ptx::st_shared_v4_u32(v + i * slab_bytes + at, 0, 0, 0, 0);
+  ptx::fence_proxy_async_shared();  // TMA writes there next
 }
 
 }  // namespace fa3

@@ -58,7 +58,8 @@ struct Stage {
 };
 
 inline constexpr bool split_stage = config.split_stage();
-// With halves_columns: does one warpgroup compute the scores for both? Otherwise each has every other block.
+// With halves_columns: does one warpgroup compute the scores for both? Otherwise each has those of every other block,
+// or a share of all.
 inline constexpr bool scores_for_both = halves_columns && !keeps_latent;
 // With scores_for_both a stage comes in two, by V's columns: full_v and empty_v are of the left half, full_k and
 // empty_k of the right one and K (kernels/mla.cu).
@@ -104,17 +105,17 @@ struct Scored {
   float m[rows], l[rows], fit[rows];  // with the last block of a piece; fit: of Excess
 };
 
-// What the warps of a warpgroup that has every other block tell each other, and at a piece's end the other warpgroup
-// (kernels/mla_few_e4m3.cu).
+// Of a latent cache in bytes: what a warpgroup's warps tell each other, and the other warpgroup (latent_softmax.cuh).
 struct LatentShare {
+  static constexpr int rows = config.most_rows(), scales = config.latent_scales() / (splits_latent ? 2 : 1);
+  float4 scores[splits_latent ? 2 : 0][rows / 8][128];  // its share of them, thread by thread, of blocks in turn
   uint32_t moves[2][4];  // of blocks in turn: does m of any of a warp's rows move, or the factor of a scale
-  float of_warps[4][config.most_rows()];
-  uint32_t largest_scale[4][config.latent_scales()];
-  float m[config.most_rows()], l[config.most_rows()];
+  float of_warps[4][rows];
+  uint32_t largest_scale[4][scales];
+  float m[rows], l[rows];
   // Of each scale sums of its P, and of that as it is multiplied; and what O of its columns is multiplied by.
-  static constexpr int scales = config.fits_scales() ? config.latent_scales() : 0;
-  float weighted[4][scales][config.most_rows()], rounded[4][scales][config.most_rows()];
-  float fit[scales][config.most_rows()];
+  static constexpr int fits = config.fits_scales() ? scales : 0;
+  float weighted[4][fits][rows], rounded[4][fits][rows], fit[fits][rows];
 };
 
 // Pieces of the list in device memory (Trait::own_lengths), on their way from the warp that claims them to those that
@@ -147,7 +148,7 @@ struct ClusterPiece {
   uint64_t taken;  // and tells the first one that it has read it
 };
 
-// What has come to a stage with V of e4m3, for those that widen it (widen_latent.cuh, kernels/mla_few_e4m3.cu).
+// What has come to a stage with V of e4m3, for those that widen it (widen_latent.cuh, latent_softmax.cuh).
 struct LandedLatent {
   alignas(16) float scales[Bc][config.latent_scales()];
   uint64_t full;  // V and its scales are there; where V lies in bytes, the stage's own barrier tells
@@ -164,8 +165,8 @@ struct alignas(1024) Smem {
   // After its last QK, a buffer takes the O of the same rows on its way out.
   Element q[config.q_buffers][config.q_rows() * q_row_elements];
   Stage stage[config.stages];
-  // P of two blocks in the same kernels, where few rows exist: for both warpgroups, as WGMMA's operand B. Or of two of
-  // each warpgroup's, for each scale of a latent cache.
+  // P of two blocks in the same kernels, where few rows exist: for both warpgroups, as WGMMA's operand B. Or, for each
+  // scale of a latent cache in bytes, of one block, or of two of each warpgroup's.
   Element few_p[config.few_p_buffers()][config.most_rows() * Bc];
   Landing landing;
   Handed handed[shares_keys ? 1 : 0];
@@ -213,7 +214,7 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     const bool latent = config.is_latent() && i < (keeps_latent ? 1 : 2) * config.stages;
     const int of_latent = keeps_latent ? 1 + Bc : config.menders() + (i < config.stages);
     const int full = latent ? of_latent : v_only || widened ? menders : 1 + v_too + scales_too;
-    const int empty = cluster_blocks * (halves_columns ? 4 : consumers * 4);
+    const int empty = cluster_blocks * (halves_columns && !splits_latent ? 4 : consumers * 4);
     const int arrivals = i < kv ? full : i < q ? empty : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }

@@ -126,7 +126,7 @@ RowCosts of_one_tile(const ForwardRow& row) {
 // Warps that widen a latent cache write in shared memory what products read there, and both take longer; few rows widen
 // it as they read it. Measured on an H200, all keys in the L2 cache, for 32, 16 and 64 rows.
 RowCosts of_latent(const ForwardRow& row) {
-  const int32_t block = row.has(Trait::half_rows) ? 4700 : row.has(Trait::few_rows) ? 2600 : 5500;
+  const int32_t block = row.has(Trait::half_rows) ? 3800 : row.has(Trait::few_rows) ? 2600 : 5500;
   const int32_t piece = row.has(Trait::few_rows) ? 2000 : 900 + block / 2;
   return {{block, piece, 1600, 750}, {block, piece, 1600, 750}, 650};
 }

@@ -24,8 +24,9 @@ FWD = "fa3_fwd_bf16_d64_full_256x64"
 FWD128 = "fa3_fwd_bf16_d128_full_192x64"
 SERVED = "fa3_fwdserved_bf16_d64_window_256x64"
 SHORT = "fa3_fwdshort_bf16_d128_causal_128x64"
-LATENT = "fa3_fwdservedmlae4m3half_bf16_d64x512_window_64x128"
+LATENT = "fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128"
 LATENT_FEW = "fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128"
+LATENT_HALF = "fa3_fwdservedmlae4m3half_bf16_d64x512_window_64x128"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 
 RING, WAIT = "tile/ring.cuh", "tile/barriers.cuh"
@@ -52,7 +53,7 @@ QK_DONE = """    wgmma_wait_group<0>();                                    // A2
     ring.release_k(n, false);                                 // A2.5
 """
 
-NEXT_PAIR = "    if (n < pairs - 1) wgmma_wait_group<pairs_in_turn - 1>();\n  }\n"
+SHARE_TOLD = "    ptx::bar_sync(barrier_all_consumers, 128 * consumers);\n#pragma unroll\n"
 
 # Name, row, edits (file, text, what stands there instead), rule that must be broken; or ptxas' message for which the
 # build refuses the kernel.
@@ -149,10 +150,12 @@ FAULTS = [
     ("widened-into-a-half-that-is-read", LATENT,
      [("tile/widen_latent.cuh", "    wait(smem.empty_k[s], KvRing::parity(i) ^ 1);\n", "")], "producer.handovers"),
     ("p-of-a-scale-not-fenced", LATENT_FEW,
-     [("kernels/mla_few_e4m3.cu", "    fence_proxy_async_shared();  // WGMMA reads it\n", "")], "kernel.unfenced"),
+     [("tile/latent_softmax.cuh", "    ptx::fence_proxy_async_shared();  // WGMMA reads it\n", "")], "kernel.unfenced"),
+    ("shares-of-scores-added-before-they-are-told", LATENT_HALF,
+     [("tile/latent_softmax.cuh", SHARE_TOLD, "#pragma unroll\n")], "kernel.named_barriers"),
     ("bytes-widened-over-those-that-are-multiplied", LATENT_FEW,
-     [("kernels/mla_few_e4m3.cu", "pairs_in_turn = 3;", "pairs_in_turn = 2;"),
-      ("kernels/mla_few_e4m3.cu", NEXT_PAIR, NEXT_PAIR.replace("pairs_in_turn - 1", "2"))],
+     [("tile/latent_fragments.cuh", "config.fits_scales() ? 2 : 3;", "config.fits_scales() ? 2 : 2;"),
+      ("kernels/mla_few_e4m3.cu", "wgmma_wait_group<pairs_in_turn - 1>();", "wgmma_wait_group<2>();")],
      "hot[QK+PV].waits"),
     ("ds-handed-over-before-dk-is-issued", BWD,
      [("kernels/bwd.cu", DS_HANDED_OVER, ""),
