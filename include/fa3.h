@@ -324,7 +324,8 @@ typedef struct fa3_forward_params {
  * - Whatever numbers lie in device memory, nothing outside of the tensors is read or written: of a sequence that is
  *   longer than its maximum the first rows are taken, of one that reaches out of its tensor the rows inside, a negative
  *   length is 0, and a page or cache entry that does not exist is not read. Results of a sequence with such numbers
- *   mean nothing; those of others are right, unless it claims their rows of o.
+ *   mean nothing; those of others are right, unless it claims their rows of o, or all together claim more rows than q
+ *   has. (fa3_backward: unless it claims their rows of q or k.)
  * - total_q, total_k, max_seqlen_q and max_seqlen_k are at most 2^30 - 2048, and pieces (fa3_kernel_info), of as many
  *   multiprocessors as there may be, at most INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. With
  *   FA3_FLAG_BATCH_INVARIANT so are rows of partial results beyond INT32_MAX.
@@ -617,8 +618,9 @@ typedef struct fa3_backward_params {
  * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the
  * forward call's names, rules and values. A call with any of it, or with FA3_FLAG_CENTERED_K, is served by kernels of
  * its own, whose names begin with fa3_bwdserved: no other kernel can be named for it, nor one of these for another
- * call. Their sequences have at most 2^26 rows and keys, and rows of dq, dk and dv are at most 2^20 bytes apart; more
- * is FA3_ERROR_UNSUPPORTED (not of fa3_reference_backward).
+ * call. A batched tensor spans fewer than 2^31 - 1 steps from its first row to the end of its last one, a step being
+ * the greatest common divisor of the distances of its rows and of its batch entries. So whatever the strides are it may
+ * span 32 GB; more is FA3_ERROR_UNSUPPORTED (not of fa3_reference_backward).
  *
  * | tensor             | dims                                      | dtype    | strides    |
  * |--------------------|-------------------------------------------|----------|------------|

@@ -82,8 +82,7 @@ struct PlanBackwardParams {
   int32_t entry_rows_q, entry_rows_k;  // rows of a batch entry
   Divisor Br, Bc;
   Divisor sequences;       // lengths.batch * cuts.each, at least 1
-  int32_t most_sequences;  // so many of them have rows that see a key,
-  int32_t most_tiles, most_blocks;  // and so many tiles and key blocks a head has of all, at most
+  int32_t most_tiles, most_blocks;  // so many tiles and key blocks a head has of all of them, at most
   int32_t section_heads;   // of K and V
   DqOrder dq;              // with from_diagonal the key blocks of a sequence follow each other from the last one on
 };
@@ -146,11 +145,6 @@ constexpr int64_t most_pieces(int64_t sequences, int64_t max, int64_t rows, int6
   const int64_t nonempty = sequences < rows ? sequences : rows, by_rows = (rows - nonempty) / size + nonempty;
   return by_max < by_rows ? by_max : by_rows;
 }
-// Where tile 0 of a sequence is, if so many of those before it have tiles: behind theirs, whatever the lengths, if they
-// lie in their order. So nobody needs to add tiles up. Tiles are numbered so far that their number is this of the last
-// row and the number of sequences.
-constexpr int32_t first_tile_of(int32_t row, int32_t before, const Divisor& Br) { return row / Br + before; }
-
 // The part of the sequence that is seen: its rows that see a key, and its keys that a row sees; or none of either.
 constexpr Sequence seen_part(Sequence s) {
   Sequence none = s;

@@ -8,19 +8,21 @@
 // lies, in such steps. So the first dimension ends where the sequence does. Both together are where the row lies, but
 // for clipped_rows rows too many.
 //
-// These are taken back in two ways. A map for loads must have an address where there is memory. So it has a third
-// dimension, of which the coordinate is clipped_rows and the stride 2^34 bytes less a row: addresses have 64 bits, and
-// 2^30 times 2^34 is beyond them. A map for stores has an address that lies so far before the tensor. That must not be
-// below 0, and memory begins 2^46 bytes behind that, or later. So a map for stores has stored_rows in place of
-// clipped_rows, which is enough for rows up to a megabyte apart.
+// A third dimension takes these back: its coordinate is clipped_rows, and its stride a multiple of 2^34 bytes less a
+// row. Addresses have 64 bits, and 2^30 times 2^34 is beyond them. So a map begins where its tensor does, wherever that
+// is and however far apart rows are. (Seen on an H100 and an H200: loads and stores, at 0x302000000 and above 2^40, of rows 512
+// bytes to 96 GB apart.)
 #pragma once
 #include <cstdint>
 
 namespace fa3 {
 
-inline constexpr int32_t clipped_rows = 1 << 30, stored_rows = 1 << 26;
+inline constexpr int32_t clipped_rows = 1 << 30;
 inline constexpr uint64_t clipped_stride = uint64_t(1) << 34;
 static_assert(clipped_rows * clipped_stride == 0);
+
+// The stride of the third dimension, for rows that lie so many bytes apart.
+constexpr uint64_t stride_back(uint64_t row_bytes) { return clipped_stride - row_bytes % clipped_stride; }
 
 // Where rows lie, as the coordinates of a tensor map count: the first one, the head, and the batch entry or, in a
 // clipped map, where the sequence ends.
@@ -36,10 +38,9 @@ struct ClippedSteps {
   constexpr int32_t at(int32_t entry, int32_t at_row) const { return entry * batch + at_row * row; }
 };
 
-// In a clipped map of so many rows, clipped_rows or stored_rows: rows from `row` on, of a sequence of n rows that ends
-// there.
-constexpr Place clipped(int32_t rows, int32_t end, int32_t n, int32_t row, int32_t head) {
-  return {rows - n + row, head, end};
+// Rows from `row` on, of a sequence of n rows that ends there.
+constexpr Place clipped(int32_t end, int32_t n, int32_t row, int32_t head) {
+  return {clipped_rows - n + row, head, end};
 }
 
 }  // namespace fa3

@@ -11,7 +11,9 @@ namespace fa3 {
 struct Divisor {
   uint32_t value, multiplier, shift;
 
-  static constexpr Divisor of(int32_t d) {  // d >= 1
+  // Below 1, where a call has nothing to divide, it is 1.
+  static constexpr Divisor of(int32_t d) {
+    if (d < 1) d = 1;
     uint32_t s = 0;
     while ((uint32_t(1) << s) < uint32_t(d)) s++;
     return {uint32_t(d), uint32_t(((uint64_t(1) << (31 + s)) + d - 1) / d), 31 + s};

@@ -65,6 +65,15 @@ FA3_DEVICE void cp_async_bulk_tensor_4d_store(const void* map, uint32_t src, int
                : "memory");
 }
 
+// ptx: cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group
+//      [map, {c0, c1, c2, c3, c4}], [src];  (cp.async.bulk.tensor)
+FA3_DEVICE void cp_async_bulk_tensor_5d_store(const void* map, uint32_t src, int c0, int c1, int c2, int c3, int c4) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(
+                   map),
+               "r"(src), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+               : "memory");
+}
+
 // ptx: prefetch.tensormap [map];  (prefetch, prefetchu)
 FA3_DEVICE void prefetch_tensormap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

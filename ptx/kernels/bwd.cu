@@ -310,7 +310,7 @@ FA3_DEVICE void store_dq(const Params& p, BackwardSmem& smem, const KeyWork& wor
     wait(smem.full_dq[count % 2][square], count / 2 & 1);
     const Place to =
         place_in(p, BackwardMap::dq, sequence_of(p, work), tile.tile * Br + 64 * slab, tile.head(work));
-    cp_async_bulk_tensor_4d_store(&p.dq, shared_address(dq_buffer(smem, square)), columns, to.row, to.head, to.batch);
+    store_rows(shared_address(dq_buffer(smem, square)), p.dq, columns, to);
     release_dq(smem, square);
   }
 }

@@ -19,7 +19,7 @@ AppendTensor tensor_of(const Appended& of, int64_t rotary_dim) {
   t.scale_stride_batch = scale.stride[0], t.scale_stride_head = scale.stride[1];
   t.heads = narrow(x.dim[2]);
   t.quads = quads_of_head(of, rotary_dim);
-  t.quads_of_head = Divisor::of(std::max(t.quads.count(), 1));
+  t.quads_of_head = Divisor::of(t.quads.count());
   return t;
 }
 
@@ -47,7 +47,7 @@ AppendParams params_of(const AppendProblem& problem, const AppendPlan& plan) {
     p.angles = narrow(std::min(rotary.cos.dim[0], rotary.sin.dim[0]));
   }
   p.caches = narrow(problem.caches), p.capacity = narrow(problem.capacity);
-  p.cache_rows = Divisor::of(narrow(std::max<int64_t>(problem.cache_rows, 1)));
+  p.cache_rows = Divisor::of(narrow(problem.cache_rows));
   p.bf16 = (problem.k.x.empty() ? problem.q : problem.k).x.dtype == FA3_DTYPE_BF16;
   p.interleaved = rotary.interleaved;
   return p;

@@ -33,7 +33,7 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, ch
           reinterpret_cast<float*>(workspace + plan.delta),
           plan.sums_dq ? reinterpret_cast<float*>(workspace + plan.dq_sums) : nullptr,
           narrow(problem.seqlen_q), narrow(problem.head_dim), narrow(problem.head_dim_v), o.dtype == FA3_DTYPE_BF16,
-          Divisor::of(std::max(1, plan.q_tiles)), Divisor::of(std::max(1, narrow(problem.heads))),
+          Divisor::of(plan.q_tiles), Divisor::of(narrow(problem.heads)),
           backward_row(plan.row).Br / backward_tile_rows, problem.store};
 }
 
@@ -45,7 +45,7 @@ BackwardKeys keys_of(const BackwardProblem& problem, const BackwardRun& plan, ch
           strides_of(dk),
           strides_of(dv),
           narrow(problem.head_dim), narrow(problem.head_dim_v),
-          Divisor::of(std::max(1, key_tiles_of(plan))), Divisor::of(std::max(1, narrow(problem.heads_kv)))};
+          Divisor::of(key_tiles_of(plan)), Divisor::of(narrow(problem.heads_kv))};
 }
 
 fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, const BackwardRun& plan,
@@ -87,7 +87,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t em
   params.readers = params.heads_per_kv * plan.order.ranges / plan.order.parts;
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
-  params.empty = {narrow(empty_rows), Divisor::of(std::max(1, narrow(empty_tiles(empty_rows))))};
+  params.empty = {narrow(empty_rows), Divisor::of(narrow(empty_tiles(empty_rows)))};
   return FA3_OK;
 }
 

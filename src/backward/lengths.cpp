@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "backward/order.h"
+#include "device/clipped_steps.h"
 #include "error.h"
 #include "integers.h"
 
@@ -34,6 +35,19 @@ fa3_status too_many(const BackwardProblem& problem) {
               ll(most_blocks));
 }
 
+// Do the kernels reach every row by the steps of their maps?
+fa3_status check_steps(const BackwardProblem& problem, bool sums_dq) {
+  for (const auto& [name, view, is_used] : mapped_views(problem, sums_dq)) {
+    const StepsOfView steps = clipped_steps(view);
+    if (is_used && steps.count >= most_steps)
+      return fail(FA3_ERROR_UNSUPPORTED,
+                  "%s has batch entries %lld and rows %lld elements apart: its last row is %lld times %lld bytes "
+                  "behind the first one; the kernels count up to %lld", name, ll(view.stride[0]), ll(view.stride[1]),
+                  ll(steps.count), ll(steps.bytes), ll(most_steps));
+  }
+  return FA3_OK;
+}
+
 // What the host says for all lengths; false if there are too many rows or blocks.
 bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBackwardParams& p) {
   const int64_t rows_q = all_rows(problem.total_q, problem.q), rows_k = all_rows(problem.total_k, problem.k);
@@ -54,9 +68,8 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
   if (problem.chunk > 0) nonempty = std::min(nonempty, 2 * problem.batch + rows_q / problem.chunk);
   nonempty = std::max<int64_t>(nonempty, 1);
   const int64_t keys = most_keys(problem);
-  if (std::max(std::min(problem.seqlen_q, rows_q), std::min(keys, rows_k)) > stored_rows) return false;
   const int64_t listed = row.listed_rows();
-  const int64_t tiles = rows_q > 0 ? (rows_q - 1) / listed + nonempty + 1 : 0;  // one more where lengths overlap
+  const int64_t tiles = rows_q > 0 ? (rows_q - 1) / listed + nonempty + 1 : 0;  // numbered_tiles of all
   const int64_t blocks = most_pieces(nonempty, keys, rows_k, row.Bc);
   if (tiles * problem.heads > most_rows / listed || blocks * problem.heads_kv > most_blocks ||
       rows_k * problem.heads_kv > most_rows)
@@ -65,8 +78,7 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
   p.total_k = narrow(std::max<int64_t>(problem.total_k, 0));
   p.entry_rows_q = narrow(problem.q.dim[1]), p.entry_rows_k = narrow(problem.k.dim[1]);
   p.Br = Divisor::of(row.listed_rows()), p.Bc = Divisor::of(row.Bc);
-  p.sequences = Divisor::of(narrow(std::max<int64_t>(sequences, 1)));
-  p.most_sequences = narrow(nonempty);
+  p.sequences = Divisor::of(narrow(sequences));
   p.most_tiles = narrow(tiles), p.most_blocks = narrow(blocks);
   return true;
 }
@@ -75,8 +87,9 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
 // as fit the L2 cache with all of its rows, or with a window those of the key blocks that run at once.
 int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row, int multiprocessors) {
   const Window& window = problem.window;
-  for (int64_t heads = problem.heads_kv; heads > 1; --heads) {
-    if (problem.heads_kv % heads != 0 || heads * divide_up(most_keys(problem), row.Bc) > multiprocessors) continue;
+  const int64_t blocks = std::max<int64_t>(1, divide_up(most_keys(problem), row.Bc));
+  for (int64_t heads = std::min(problem.heads_kv, multiprocessors / blocks); heads > 1; --heads) {
+    if (problem.heads_kv % heads != 0) continue;
     int64_t rows = problem.seqlen_q;
     if (window.left >= 0 && window.right >= 0)
       rows = std::min(rows, int64_t{window.left} + window.right + row.Bc * divide_up(multiprocessors, heads));
@@ -255,8 +268,9 @@ int64_t listed_parts(const BackwardProblem& problem, const BackwardRow& row, con
     return std::max(longest_block, all + (is_late ? longest_block / 2 : 0)) + pass;
   };
   int64_t best = 1;
-  for (int64_t parts = 2; parts <= readers; ++parts) {
-    if (readers % parts != 0 || call.most_blocks * problem.heads_kv * parts > most_part_blocks) continue;
+  const int64_t most_parts = most_part_blocks / std::max<int64_t>(1, call.most_blocks * problem.heads_kv);
+  for (int64_t parts = 2; parts <= std::min(readers, most_parts); ++parts) {
+    if (readers % parts != 0) continue;
     if (turns(parts) * 10 < turns(best) * 9) best = parts;
   }
   return best;
@@ -295,7 +309,7 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
                           : goes_down(order.dq) && later_see_more(problem)
                               ? downward_section_heads(problem, row)
                               : section_heads_of(problem, row, typical_multiprocessors);
-  order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
+  order.heads = Divisor::of(narrow(problem.heads_kv));
   order.section_heads = section, order.section = Divisor::of(section);
   order.batch_heads = order.heads;
   order.parts = Divisor::of(narrow(parts)), order.ranges = order.share = Divisor::of(1);
@@ -332,6 +346,18 @@ BlockOrder query_order_of(const BackwardProblem& problem, const PlanBackwardPara
 
 }  // namespace
 
+MappedViews mapped_views(const BackwardProblem& problem, bool sums_dq) {
+  // No float32 is stored through maps; but they are prefetched, so they must be some.
+  const bool is_fp32 = problem.store != GradientStore::rounded;
+  return {{{"q", problem.q, true},
+           {"dout", problem.dout, true},
+           {"k", problem.k, true},
+           {"v", problem.v, true},
+           {"dq", is_fp32 ? problem.q : problem.dq, !sums_dq},
+           {"dk", is_fp32 ? problem.k : problem.dk, true},
+           {"dv", is_fp32 ? problem.v : problem.dv, true}}};
+}
+
 bool depends_on_card(const BackwardProblem& problem, const BackwardRow& row) {
   if (!problem.has_queries() || !problem.has_keys() || !suits_fast_memory(problem, row)) return false;
   PlanBackwardParams call;  // with parts each has fewer readers
@@ -354,6 +380,7 @@ fa3_status plan_lengths_run(const BackwardProblem& given, int n, const Card& car
   const int32_t tiles_per_visit = row.listed_rows() / backward_tile_rows;
   const bool has_pairs = problem.has_queries() && problem.has_keys();
   const bool wants_dsinks = !problem.dsinks.empty();
+  if (fa3_status status = has_pairs ? check_steps(given, plan.sums_dq) : FA3_OK) return status;
   plan.q_tiles = has_pairs ? call.most_tiles * tiles_per_visit : 0;
   plan.key_blocks = call.most_blocks;
   plan.order = order_of(problem, row, card, call, parts, int64_t{plan.q_tiles} * problem.heads_per_kv());

@@ -2,6 +2,8 @@
 // the table, the grids, and how much memory there must be for the list of key blocks (ptx/backward_list.h) and for
 // sums; what is in the list, the device finds out.
 #pragma once
+#include <array>
+
 #include "backward/backward.h"
 #include "device/card.h"
 #include "device/driver.h"
@@ -35,6 +37,15 @@ inline int64_t most_keys(const BackwardProblem& problem) {
 
 // Is dQ summed up in the workspace?
 inline bool sums_dq(const BackwardRow& row) { return row.all_gradients() && !row.has(Trait::one_key_block); }
+
+// The tensors of which kernels take clipped maps, in the order of BackwardMap.
+struct MappedView {
+  const char* name;
+  const View& view;
+  bool is_used;  // otherwise there need be no map
+};
+using MappedViews = std::array<MappedView, backward_maps>;
+MappedViews mapped_views(const BackwardProblem& problem, bool sums_dq);
 
 // Do sections of such a problem depend on the card (how many heads they have, and which way their blocks go)? The
 // workspace does not.

@@ -1,12 +1,10 @@
 // The launches of a served problem's plan (lengths.cpp), and what they are passed.
-#include <algorithm>
 #include <cfloat>
 
 #include "backward/lengths.h"
 #include "device/enqueue.h"
 #include "device/modules.h"
 #include "device/tensor_map.h"
-#include "error.h"
 #include "integers.h"
 #include "rules/transforms.h"
 
@@ -21,34 +19,18 @@ RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stri
 fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, const BackwardRun& plan,
                        PlannedBackwardParams& params) {
   const BackwardRow& row = backward_row(plan.row);
-  // Through these no float32 is stored; but they are prefetched, so they must be maps.
-  const bool is_fp32 = problem.store != GradientStore::rounded;
-  const View &dq = is_fp32 ? problem.q : problem.dq, &dk = is_fp32 ? problem.k : problem.dk,
-             &dv = is_fp32 ? problem.v : problem.dv;
   const struct {
-    BackwardMap map;
-    const char* name;
-    const View& view;
-    int rows;
-    Clipped use;
-    TensorMap& to;
-  } all[] = {{BackwardMap::q, "q", problem.q, row.Br, Clipped::loads, params.q},
-             {BackwardMap::dout, "dout", problem.dout, row.Br, Clipped::loads, params.dout},
-             {BackwardMap::k, "k", problem.k, row.Bc, Clipped::loads, params.k},
-             {BackwardMap::v, "v", problem.v, row.Bc, Clipped::loads, params.v},
-             {BackwardMap::dq, "dq", dq, 64, Clipped::stores, params.dq},
-             {BackwardMap::dk, "dk", dk, 64, Clipped::stores, params.dk},
-             {BackwardMap::dv, "dv", dv, 64, Clipped::stores, params.dv}};
-  for (const auto& [map, name, view, rows, use, to] : all) {
-    if (map == BackwardMap::dq && plan.sums_dq) continue;
+    int rows;  // of a box
+    TensorMap& map;
+  } all[] = {{row.Br, params.q}, {row.Br, params.dout}, {row.Bc, params.k}, {row.Bc, params.v},
+             {64, params.dq},    {64, params.dk},       {64, params.dv}};
+  const MappedViews views = mapped_views(problem, plan.sums_dq);
+  for (int32_t i = 0; i < backward_maps; ++i) {
+    const auto& [name, view, is_used] = views[i];
+    if (!is_used) continue;
     const StepsOfView steps = clipped_steps(view);
-    if (steps.count >= INT32_MAX)
-      return fail(FA3_ERROR_UNSUPPORTED,
-                  "%s has batch entries %lld and rows %lld elements apart: its last row is %lld times %lld bytes "
-                  "behind the first one; the kernels count up to %d", name, ll(view.stride[0]), ll(view.stride[1]),
-                  ll(steps.count), ll(steps.bytes), INT32_MAX);
-    params.steps[static_cast<int32_t>(map)] = steps.steps;
-    if (fa3_status status = encode_clipped(driver, name, view, row, rows, use, to)) return status;
+    params.steps[i] = steps.steps;
+    if (fa3_status status = encode_clipped(driver, name, view, row, all[i].rows, steps, all[i].map)) return status;
   }
   return FA3_OK;
 }
@@ -67,8 +49,8 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, ch
   rows.head_dim = narrow(problem.head_dim), rows.head_dim_v = narrow(problem.head_dim_v);
   rows.bf16 = o.dtype == FA3_DTYPE_BF16;
   rows.store = problem.store;
-  rows.tiles = Divisor::of(std::max(1, plan.q_tiles));
-  rows.heads = Divisor::of(std::max(1, narrow(problem.heads)));
+  rows.tiles = Divisor::of(plan.q_tiles);
+  rows.heads = Divisor::of(narrow(problem.heads));
   rows.tiles_per_visit = backward_row(plan.row).listed_rows() / backward_tile_rows;
   return rows;
 }
@@ -79,8 +61,8 @@ BackwardKeys keys_of(const BackwardProblem& problem, const BackwardRun& plan) {
   keys.dk = static_cast<uint16_t*>(dk.data), keys.dv = static_cast<uint16_t*>(dv.data);
   keys.dk_stride = strides_of(dk), keys.dv_stride = strides_of(dv);
   keys.head_dim = narrow(problem.head_dim), keys.head_dim_v = narrow(problem.head_dim_v);
-  keys.tiles = Divisor::of(std::max(1, plan.key_blocks * (backward_row(plan.row).Bc / 64)));
-  keys.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
+  keys.tiles = Divisor::of(plan.key_blocks * (backward_row(plan.row).Bc / 64));
+  keys.heads = Divisor::of(narrow(problem.heads_kv));
   return keys;
 }
 

@@ -193,12 +193,12 @@ KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, co
   static_cast<BlockOrder&>(order) = block_order(heads, narrow(key_blocks), seen, dq);
   order.dq = dq;
   order.spread = spread_of(problem, row, parts, key_blocks, order);
-  order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv * parts.parts)));
+  order.heads = Divisor::of(narrow(problem.heads_kv * parts.parts));
   order.parts = Divisor::of(narrow(parts.parts)), order.ranges = Divisor::of(narrow(parts.ranges));
   order.key_sums = problem.store == GradientStore::rounded ? int32_t{order.parts} : std::max(2, int32_t{order.parts});
   const int64_t q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
   order.head_tiles = narrow(q_tiles * problem.heads_per_kv() / parts.parts);
-  order.share = Divisor::of(std::max(1, narrow(divide_up(order.head_tiles, order.blocks))));
+  order.share = Divisor::of(narrow(divide_up(order.head_tiles, order.blocks)));
   order.ahead = order.sections;
   if (!row.takes_several_blocks()) return order;
   const bool suits_two_adders = seen.later_rows_see_more() && parts.readers(problem.heads_per_kv()) > 1;

@@ -214,6 +214,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   if (Status status = check_softmax_scale(p.softmax_scale)) return status;
   if (Status status = check_dtypes(p, arguments, rules, problem.store)) return status;
   if (Status status = check_e4m3_combinations(forward_of(p))) return status;
+  if (Status status = check_cu_seqlens(forward_of(p))) return status;
   if (Status status = check_v_rank(p)) return status;
   const bool tiles = has_v_tiles(forward_of(p));
   for (const Argument& argument : arguments) {

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <numeric>
 
 #include "clipped.h"
 #include "error.h"
@@ -86,45 +85,25 @@ fa3_status encode(const Driver& driver, const char* name, const View& view, cons
   return cuda_error(driver, result, call);
 }
 
-StepsOfView clipped_steps(const View& view) {
-  const int64_t batch = view.dim[0], rows = view.dim[1], size = bytes_per_element(view.dtype);
-  const int64_t of_batch = batch > 1 ? view.stride[0] * size : 0;
-  // A single row has no stride, and takes that of batch entries.
-  const int64_t of_row = rows > 1 ? view.stride[1] * size : batch > 1 ? of_batch : 16;
-  const int64_t step = std::gcd(of_row, of_batch), bytes = step > 0 ? step : 16;
-  const int64_t count = (batch - 1) * (of_batch / bytes) + rows * (of_row / bytes);
-  if (count >= INT32_MAX) return {{}, bytes, count};
-  return {{static_cast<int32_t>(of_row / bytes), static_cast<int32_t>(of_batch / bytes)}, bytes, count};
-}
-
 fa3_status encode_clipped(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
-                          Clipped use, TensorMap& map) {
+                          const StepsOfView& steps, TensorMap& map) {
   const auto head_dim = static_cast<cuuint64_t>(view.dim[3]), heads = static_cast<cuuint64_t>(view.dim[2]);
-  const StepsOfView steps = clipped_steps(view);
-  const auto all_steps = static_cast<cuuint64_t>(steps.count), of_step = static_cast<cuuint64_t>(steps.bytes);
-  const cuuint64_t of_row = of_step * static_cast<cuuint64_t>(steps.steps.row);
-  const bool loads = use == Clipped::loads;
-  const cuuint64_t map_rows = loads ? clipped_rows : stored_rows;
-  const auto data = reinterpret_cast<uint64_t>(view.data), before = loads ? 0 : map_rows * of_row;
-  if (before > data)
-    return fail(FA3_ERROR_UNSUPPORTED,
-                "%s has rows %llu bytes apart, and its data is %p: kernels for packed lengths, windows and sinks take "
-                "up to %llu there", name, ull(of_row), view.data, ull(data / map_rows));
+  const auto all_steps = static_cast<cuuint64_t>(steps.count), step_bytes = static_cast<cuuint64_t>(steps.bytes);
+  const cuuint64_t row_bytes = step_bytes * static_cast<cuuint64_t>(steps.steps.row);
   const Map from{type_of(view.dtype),
-                 loads ? 5u : 4u,
-                 {head_dim, map_rows, heads, all_steps + 1, clipped_rows + 1},
-                 {1, of_row, bytes_apart(view, 2), of_step, clipped_stride - of_row},
+                 5,
+                 {head_dim, clipped_rows, heads, all_steps + 1, clipped_rows + 1},
+                 {1, row_bytes, bytes_apart(view, 2), step_bytes, stride_back(row_bytes)},
                  {static_cast<cuuint32_t>(row.slab_columns()), static_cast<cuuint32_t>(rows), 1, 1, 1},
                  swizzle_of(row),
                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B};  // as of all backward rows
-  void* const address = reinterpret_cast<void*>(data - before);
-  const CUresult result = encode(driver, from, address, map);
+  const CUresult result = encode(driver, from, view.data, map);
   if (!result) return FA3_OK;
   char call[320];
   std::snprintf(call, sizeof call,
                 "cuTensorMapEncodeTiled for %s, clipped (data %p; head_dim, heads, steps %llu, %llu, %llu; the last "
                 "two %llu and %llu bytes apart, rows %llu)", name, view.data, ull(from.dim[0]), ull(heads),
-                ull(all_steps), ull(from.stride[2]), ull(of_step), ull(of_row));
+                ull(all_steps), ull(from.stride[2]), ull(step_bytes), ull(row_bytes));
   return cuda_error(driver, result, call);
 }
 

@@ -1,6 +1,6 @@
 // TMA descriptors of the kernels' operands (the maps that ptx/params.h describes).
 #pragma once
-#include "clipped.h"
+#include "device/clipped_steps.h"
 #include "device/driver.h"
 #include "params.h"
 #include "problem.h"
@@ -12,19 +12,10 @@ namespace fa3 {
 fa3_status encode(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
                   TensorMap& map);
 
-// A clipped map (ptx/clipped.h) of the view as {head_dim, rows, heads, steps}; for loads with a third dimension for
-// rows.
-enum class Clipped { loads, stores };
+// A clipped map (ptx/clipped.h) of the view, whose steps are given, as {head_dim, rows, heads, steps, what takes rows
+// back}.
 fa3_status encode_clipped(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
-                          Clipped use, TensorMap& map);
-
-// Its steps, and how many there are to the end of the last row of the last batch entry; more than int32 holds if
-// kernels cannot count them.
-struct StepsOfView {
-  ClippedSteps steps;
-  int64_t bytes, count;  // of a step; of steps
-};
-StepsOfView clipped_steps(const View& view);
+                          const StepsOfView& steps, TensorMap& map);
 
 // A map of q as {head_dim, heads of a K/V head, seqlen, K/V heads, batch}, read in boxes of the row's q_rows(), which
 // are heads and queries as ptx/packing.h has them.

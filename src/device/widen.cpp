@@ -1,7 +1,5 @@
 #include "device/widen.h"
 
-#include <algorithm>
-
 #include "integers.h"
 
 namespace fa3 {
@@ -44,16 +42,15 @@ View packed_copy(const View& like, fa3_dtype dtype, char* workspace, size_t at) 
   int64_t stride = 1;
   for (int i = 3; i >= 0; --i) {
     view.dim[i] = like.dim[i];
-    view.stride[i] = like.dim[i] == 1 ? 0 : stride;
-    stride *= like.dim[i];
+    view.stride[i] = like.dim[i] == 1 || like.empty() ? 0 : stride;
+    if (!like.empty()) stride *= like.dim[i];
   }
   return view;
 }
 
 HeadBlocks blocks_of_heads(int64_t batch, int64_t heads, int64_t lines, int64_t of_block) {
   const int64_t of_head = divide_up(lines, of_block);
-  return {narrow(batch * heads * of_head), Divisor::of(std::max(1, narrow(of_head))),
-          Divisor::of(std::max(1, narrow(heads))), narrow(of_block)};
+  return {narrow(batch * heads * of_head), Divisor::of(narrow(of_head)), Divisor::of(narrow(heads)), narrow(of_block)};
 }
 
 WidenedTensor widened_rows(const View& from, const View& to, const View& scale, const int32_t* cu_seqlens) {

@@ -117,7 +117,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.lengths = problem.lengths;
   p.window = window;
   p.cuts = cuts;
-  p.sequences = Divisor::of(narrow(std::max<int64_t>(problem.batch * each, 1)));
+  p.sequences = Divisor::of(narrow(problem.batch * each));
   p.most_each = INT32_MAX / p.sequences;
   p.total_q = narrow(std::max<int64_t>(total_q, 0));
   p.total_k = narrow(std::max<int64_t>(total_k, 0));

@@ -157,7 +157,9 @@ Status take_v_from_k(const char* kernel, Rules rules, ForwardProblem& problem) {
   problem.qv = problem.q;
   problem.qv.dim[3] = columns;
   for (View* view : {&problem.q, &problem.k}) {
-    if (view->data) view->data = static_cast<char*>(view->data) + columns * bytes_per_element(view->dtype);
+    // Whoever only asks may give any address: so the sum may wrap around.
+    const auto bytes = static_cast<uintptr_t>(columns * bytes_per_element(view->dtype));
+    if (view->data) view->data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view->data) + bytes);
     view->dim[3] -= columns;
   }
   problem.head_dim -= columns;
@@ -174,7 +176,7 @@ struct Tensors {
   explicit Tensors(const ForwardProblem& problem)
       : schedule{const_cast<void*>(problem.schedule),
                  FA3_DTYPE_E4M3,
-                 {static_cast<int64_t>(problem.schedule_bytes), 1, 1, 1},
+                 {problem.schedule ? static_cast<int64_t>(problem.schedule_bytes) : 0, 1, 1, 1},
                  {1, 0, 0, 0}},
         list(problem, {{"o", &problem.o},
                        {"lse", &problem.lse},
@@ -225,6 +227,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   if (Status status = check_scalars(p)) return status;
   if (Status status = check_dtypes(p, rules)) return status;
   if (Status status = check_combinations(p)) return status;
+  if (Status status = check_cu_seqlens(p)) return status;
   const bool packed_q = is_there(p.cu_seqlens_q), packed_k = is_there(p.cu_seqlens_k);
   if (Status status = check_rows(q, p.q, packed_q)) return status;
   if (Status status = check_rows(k, p.k, packed_k)) return status;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "error.h"
 #include "integers.h"
@@ -44,16 +45,8 @@ Status check_numbers(const char* name, const fa3_tensor& tensor, int64_t count, 
 }
 
 // How many sequences there are.
-Status count_sequences(const fa3_forward_params& p, int64_t& batch) {
-  batch = p.q.dim[0];
-  if (!is_there(p.cu_seqlens_q)) return FA3_OK;
-  if (Status status = must_be_int32("cu_seqlens_q", p.cu_seqlens_q.dtype)) return status;
-  if (Status status = check_dims(expected_numbers("cu_seqlens_q", Rules::shapes), p.cu_seqlens_q)) return status;
-  if (p.cu_seqlens_q.dim[0] < 1)
-    return fail(invalid, "cu_seqlens_q.dim[0] is %lld, must be the number of sequences and 1",
-                ll(p.cu_seqlens_q.dim[0]));
-  batch = p.cu_seqlens_q.dim[0] - 1;
-  return FA3_OK;
+int64_t count_sequences(const fa3_forward_params& p) {
+  return is_there(p.cu_seqlens_q) ? p.cu_seqlens_q.dim[0] - 1 : p.q.dim[0];
 }
 
 Status check_lengths(const fa3_forward_params& p, Rules rules, ServedShape& shape) {
@@ -237,6 +230,17 @@ Status check_window(int32_t& mask, int32_t& left, int32_t& right) {
               left != 0 ? "left" : "right", left != 0 ? left : right);
 }
 
+Status check_cu_seqlens(const fa3_forward_params& p) {
+  for (const auto& [name, tensor] : {std::pair{"cu_seqlens_q", &p.cu_seqlens_q}, {"cu_seqlens_k", &p.cu_seqlens_k}}) {
+    if (!is_there(*tensor)) continue;
+    if (Status status = must_be_int32(name, tensor->dtype)) return status;
+    if (Status status = check_dims(expected_numbers(name, Rules::shapes), *tensor)) return status;
+    if (tensor->dim[0] < 1)
+      return fail(invalid, "%s.dim[0] is %lld, must be the number of sequences and 1", name, ll(tensor->dim[0]));
+  }
+  return FA3_OK;
+}
+
 Status check_transforms(const fa3_forward_params& p) {
   if (!std::isfinite(p.softcap) || p.softcap < 0)
     return fail(invalid, "softcap is %g, must be finite and > 0, or 0 for none", static_cast<double>(p.softcap));
@@ -262,7 +266,7 @@ Status check_sequences(const fa3_forward_params& p, Rules rules, ServedShape& sh
   shape.served = served_by(p) != nullptr;
   shape.total_q = is_there(p.cu_seqlens_q) ? p.q.dim[1] : -1;
   shape.total_k = is_there(p.cu_seqlens_k) ? p.k.dim[1] : -1;
-  if (Status status = count_sequences(p, shape.batch)) return status;
+  shape.batch = count_sequences(p);
   return check_lengths(p, rules, shape);
 }
 

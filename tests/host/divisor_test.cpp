@@ -30,4 +30,8 @@ TEST_CASE("a Divisor divides as / does", "[divisor]") {
   }
 }
 
+TEST_CASE("a Divisor below 1 is 1", "[divisor]") {
+  for (const int32_t d : {0, -1, INT32_MIN}) CHECK((Divisor::of(d) == 1 && 17 / Divisor::of(d) == 17));
+}
+
 }  // namespace fa3::test

@@ -46,7 +46,7 @@ TEST_CASE("the swizzle is as wide as a box, whichever slabs a row has", "[tensor
       REQUIRE(encode_packed(driver, "q", view, row, 2, map) == FA3_OK);
       CHECK(right());
     }
-    REQUIRE(encode_clipped(driver, "q", view, row, row.Br, Clipped::loads, map) == FA3_OK);
+    REQUIRE(encode_clipped(driver, "q", view, row, row.Br, clipped_steps(view), map) == FA3_OK);
     CHECK(right());
   };
   const auto check_all = [&](const auto& rows) {
@@ -83,55 +83,40 @@ TEST_CASE("steps of a clipped map reach every row of every batch entry", "[tenso
   CHECK(clipped_steps(far).count >= INT32_MAX);
 }
 
-TEST_CASE("a clipped map for stores does not begin before memory", "[tensor map]") {
-  Driver driver{};
-  driver.tensor_map_encode_tiled = encode_tiled;
-  TensorMap map;
-  constexpr uint64_t data = uint64_t(1) << 46;
-  const auto status = [&](int64_t of_row, Clipped use) {
-    const View view{reinterpret_cast<void*>(data), FA3_DTYPE_BF16, {1, 50, 3, 64}, {50 * of_row, of_row, 64, 1}};
-    return encode_clipped(driver, "dk", view, backward_rows[0], 64, use, map);
-  };
-  CHECK(status(1 << 19, Clipped::stores) == FA3_OK);  // a megabyte
-  CHECK(asked.address == 0);
-  CHECK(status((1 << 19) + 8, Clipped::stores) == FA3_ERROR_UNSUPPORTED);
-  CHECK(std::string(fa3_last_error_message()).find("dk has rows 1048592 bytes apart") == 0);
-  CHECK(status((1 << 19) + 8, Clipped::loads) == FA3_OK);
-}
-
-TEST_CASE("a clipped map ends where the sequence does", "[tensor map]") {
+// Of which memory has its first rows low, as pools of the driver do, or far apart, as (seqlen, batch, heads, head_dim)
+// has them.
+TEST_CASE("a clipped map ends where the sequence does, wherever rows lie", "[tensor map]") {
   Driver driver{};
   driver.tensor_map_encode_tiled = encode_tiled;
   TensorMap map;
   constexpr int64_t entries = 2, rows = 50, heads = 3, d = 64;
-  constexpr uint64_t data = 0x7f0000001000, of_head = 160, of_row = 1024;  // bytes
-  const View view{reinterpret_cast<void*>(data), FA3_DTYPE_BF16, {entries, rows, heads, d},
-                  {rows * int64_t(of_row) / 2, of_row / 2, of_head / 2, 1}};
-  for (const Clipped use : {Clipped::loads, Clipped::stores}) {
-    REQUIRE(encode_clipped(driver, "k", view, backward_rows[0], 64, use, map) == FA3_OK);
-    CHECK(asked.rows == 64);
-    CHECK(asked.rank == (use == Clipped::loads ? 5 : 4));
-    CHECK((use == Clipped::loads ? asked.address == data : asked.address < data));  // of loads there must be memory
-    for (uint32_t i = 0; i < asked.rank; ++i) CHECK((asked.dim[i] >= 1 && asked.dim[i] <= uint64_t(1) << 32));
-    for (uint32_t i = 1; i < asked.rank; ++i) CHECK((asked.stride[i] % 16 == 0 && asked.stride[i] < uint64_t(1) << 40));
-    for (const auto& [first, n] : {std::pair{0, 0}, {0, 1}, {0, 100}, {37, 20}, {99, 1}, {100, 0}})
-      for (const int row : {0, 1, 19, 20, 63, 99, 100, 300}) {
-        INFO(first << " + " << row << " of " << n);
-        const Place at = clipped(use == Clipped::loads ? clipped_rows : stored_rows, first + n, n, row, 2);
-        const auto coordinate = [&](uint32_t i) {
-          return i == 1 ? at.row : i == 2 ? at.head : i == 3 ? at.batch : i == 4 ? clipped_rows : 0;
-        };
-        bool inside = true;
-        uint64_t address = asked.address;
-        for (uint32_t i = 0; i < asked.rank; ++i) {
-          REQUIRE(coordinate(i) >= 0);
-          inside &= uint64_t(coordinate(i)) < asked.dim[i];
-          address += uint64_t(coordinate(i)) * asked.stride[i];
+  constexpr uint64_t head_bytes = 160;
+  for (const uint64_t data : {uint64_t(0x1000), uint64_t(0x302000000), uint64_t(0x7f0000001000)})
+    for (const uint64_t row_bytes : {uint64_t(1024), uint64_t(1) << 21, uint64_t(1) << 34, (uint64_t(1) << 34) + 4096}) {
+      const View view{reinterpret_cast<void*>(data), FA3_DTYPE_BF16, {entries, rows, heads, d},
+                      {rows * int64_t(row_bytes) / 2, int64_t(row_bytes) / 2, head_bytes / 2, 1}};
+      REQUIRE(encode_clipped(driver, "k", view, backward_rows[0], 64, clipped_steps(view), map) == FA3_OK);
+      CHECK((asked.rows == 64 && asked.rank == 5));
+      CHECK(asked.address == data);  // there must be memory
+      for (uint32_t i = 0; i < asked.rank; ++i) CHECK((asked.dim[i] >= 1 && asked.dim[i] <= uint64_t(1) << 32));
+      for (uint32_t i = 1; i < asked.rank; ++i)
+        CHECK((asked.stride[i] % 16 == 0 && asked.stride[i] < uint64_t(1) << 40));
+      for (const auto& [first, n] : {std::pair{0, 0}, {0, 1}, {0, 100}, {37, 20}, {99, 1}, {100, 0}})
+        for (const int row : {0, 1, 19, 20, 63, 99, 100, 300}) {
+          INFO(first << " + " << row << " of " << n << ", " << row_bytes << " bytes apart, from " << data);
+          const Place at = clipped(first + n, n, row, 2);
+          const int32_t coordinates[] = {0, at.row, at.head, at.batch, clipped_rows};
+          bool inside = true;
+          uint64_t address = asked.address;
+          for (uint32_t i = 0; i < asked.rank; ++i) {
+            REQUIRE(coordinates[i] >= 0);
+            inside &= uint64_t(coordinates[i]) < asked.dim[i];
+            address += uint64_t(coordinates[i]) * asked.stride[i];
+          }
+          REQUIRE(inside == (row < n));
+          if (inside) REQUIRE(address == data + uint64_t(first + row) * row_bytes + 2 * head_bytes);
         }
-        REQUIRE(inside == (row < n));
-        if (inside) REQUIRE(address == data + uint64_t(first + row) * of_row + 2 * of_head);
-      }
-  }
+    }
 }
 
 }  // namespace fa3::test

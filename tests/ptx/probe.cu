@@ -149,6 +149,9 @@ PROBE(cp_async_bulk_load)(uint32_t dst, const void* src, uint32_t size, uint32_t
 PROBE(cp_async_bulk_tensor_4d_store)(const void* map, uint32_t src, int c0, int c1, int c2, int c3) {
   cp_async_bulk_tensor_4d_store(map, src, c0, c1, c2, c3);
 }
+PROBE(cp_async_bulk_tensor_5d_store)(const void* map, uint32_t src, int c0, int c1, int c2, int c3, int c4) {
+  cp_async_bulk_tensor_5d_store(map, src, c0, c1, c2, c3, c4);
+}
 PROBE(cp_async_bulk_prefetch_tensor_4d)(const void* map, int c0, int c1, int c2, int c3) {
   cp_async_bulk_prefetch_tensor_4d(map, c0, c1, c2, c3);
 }

@@ -50,7 +50,7 @@ FA3_DEVICE Place place_in(const BackwardParams&, BackwardMap, int batch, int row
 FA3_DEVICE Place place_in(const PlannedBackwardParams& p, BackwardMap map, const Sequence& sequence, int row,
                           int head) {
   const int n = of_queries(map) ? sequence.seqlen_q : sequence.seqlen_k;
-  return clipped(stored_rows, p.end_of(map, sequence), n, row, head);
+  return clipped(p.end_of(map, sequence), n, row, head);
 }
 
 // Of tiles whose first row is in [first, last] each row sees each of 64 keys, those from first_key on.
@@ -75,6 +75,13 @@ FA3_DEVICE void load_rows(const Element* to, int rows, const TensorMap& map, uin
   } else {
     load_rows(to, rows, slabs, map, full, from.row, from.head, from.batch);
   }
+}
+// Stores the columns from `column` on that a box has.
+FA3_DEVICE void store_rows(uint32_t from, const TensorMap& map, int column, const Place& to) {
+  if constexpr (own_lengths)
+    ptx::cp_async_bulk_tensor_5d_store(&map, from, column, to.row, to.head, to.batch, clipped_rows);
+  else
+    ptx::cp_async_bulk_tensor_4d_store(&map, from, column, to.row, to.head, to.batch);
 }
 
 }  // namespace fa3

@@ -32,9 +32,7 @@ template <int buffer_rows>
 FA3_DEVICE void send_gradient(const Element* buffer, const TensorMap& map, const Place& to) {
 #pragma unroll
   for (int slab = 0; slab < d / slab_columns; slab++)
-    ptx::cp_async_bulk_tensor_4d_store(
-        &map, ptx::shared_address(buffer) + slab * buffer_rows * slab_row_bytes, slab * slab_columns,
-        to.row, to.head, to.batch);
+    store_rows(ptx::shared_address(buffer) + slab * buffer_rows * slab_row_bytes, map, slab * slab_columns, to);
 }
 // Both, by the whole warpgroup; `barrier` is its own.
 template <int buffer_rows>
