@@ -13,11 +13,11 @@ RUN = pathlib.Path(__file__).resolve().parent / "run"
 # Each shard has a case that passes, the third one of those that are not long one that fails; by name that fails while
 # the file `broken` is there. `crash` ends without a report, `late` dies behind a good one, and `good*` are two cases.
 SUITE = """#!/usr/bin/env python3
-import pathlib, sys
+import os, pathlib, sys
 selected, here = sys.argv[1], pathlib.Path(__file__).parent
 if "--list-tests" in sys.argv:
     sys.exit(print("long"))
-if selected == "crash":
+if selected == "crash" or selected == "[sanitizer],[backward]~[long]" and os.environ.get("FA3_TEST_ALLOCATOR") != "async":
     sys.exit(11)
 report = pathlib.Path(next(word for word in sys.argv if word.startswith("xml::out="))[9:])
 third = "--shard-index 2" in " ".join(sys.argv)
@@ -75,6 +75,10 @@ class Run(unittest.TestCase):
         after = self.run_it("--again", "case")[1]["suite"]
         self.assertEqual((after["passed"], after["failed"], after["exit_status"]), (2 * 8 + 3, 0, 0))
         self.assertEqual((after["failures"], after["again"]), ([], ["case"]))
+
+    def test_some_cases_run_on_the_drivers_pool(self):
+        allocator = self.run_it("--parts", "allocator", "--shards", "2")[1]["allocator"]
+        self.assertEqual((allocator["passed"], allocator["failed"], allocator["exit_status"]), (2 * 4, 0, 0))
 
     def test_each_card_has_its_record(self):
         """One is written, the others stay as they are."""

@@ -237,6 +237,106 @@ TEST_CASE("served backward: wrong numbers reach nothing outside of the tensors",
   }
 }
 
+// As graphs have them: behind the sequences prefix sums are 0.
+TEST_CASE("served backward: places of a batch that are not in use", "[served][backward]") {
+  gpu();
+  for (int n = 0; n < 60; ++n) {
+    const uint64_t seed = seed_for(9700 + n);
+    ServedProblem problem = random_for_kernels(seed, 2e7);
+    problem.packed_q = problem.packed_k = true, problem.uses_q = problem.uses_k = false;
+    ServedProblem::Lengths lengths = problem.lengths;
+    lengths.resize(lengths.size() + 5, {0, 0});
+    make_room(problem, lengths, seed);
+    problem.poisoned.assign(size_t(problem.batch), false);
+    const Wishes wishes = random_wishes(problem, seed);
+    ServedGradients g = case_of(problem, wishes);
+    INFO(text_of(problem, wishes));
+    INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+    const ExpectedGradients expected = expect_rounded(g);
+    for (auto* sums : {&g.forward.problem.cu_q, &g.forward.problem.cu_k}) std::fill(sums->end() - 5, sums->end(), 0);
+    g.forward.write_numbers();
+    OnDevice device(g, wishes.deterministic);
+    device.launch(gpu().stream);
+    CHECK(device.download(gpu().stream, g) == "");
+    CHECK(verify(g, expected) == "");
+  }
+}
+
+// (seqlen, batch, heads, head_dim) with rows 2 MB apart, all tensors between each other's rows: the same bits as without
+// gaps.
+TEST_CASE("served backward: rows far apart", "[served][backward]") {
+  gpu();
+  constexpr int64_t batch = 2, seqlen = 150, heads = 4, heads_kv = 2, row_bytes = 1 << 21;
+  for (const int64_t d : {64, 128, 256}) {
+    struct Operand {
+      int64_t heads, bytes, first;  // of a batch entry's row; where it begins in a row of all tensors
+      tools::DeviceBuffer dense;
+      fa3_tensor tensor;
+    };
+    enum { q, o, dout, dq, k, v, dk, dv, operands };
+    std::vector<Operand> all(operands);
+    const auto make = [&](void* data, int64_t n, int64_t row) {
+      return fa3_tensor{data, FA3_DTYPE_BF16, 4, {batch, seqlen, n, d}, {n * d, row, d, 1}};
+    };
+    for (int i = 0; i < operands; ++i) {
+      Operand& operand = all[size_t(i)];
+      operand.heads = i < k ? heads : heads_kv, operand.bytes = batch * operand.heads * d * 2, operand.first = i * 65536;
+      std::vector<uint16_t> values(size_t(seqlen * operand.bytes / 2));
+      tools::fill_normal(seed_for(9800 + int(d) + i), values.data(), values.size(), FA3_DTYPE_BF16);
+      operand.dense = tools::DeviceBuffer(size_t(seqlen * operand.bytes));
+      operand.dense.upload(values.data(), values.size() * 2);
+      operand.tensor = make(operand.dense.at(0), operand.heads, operand.bytes / 2);
+    }
+    const tools::DeviceBuffer lse(size_t(batch * heads * seqlen * 4));
+    fa3_backward_params p = FA3_BACKWARD_PARAMS_INIT;
+    p.mask = FA3_MASK_WINDOW, p.window_left = 100, p.flags = FA3_FLAG_DETERMINISTIC;
+    p.lse = {lse.at(0), FA3_DTYPE_FP32, 3, {batch, heads, seqlen}, {heads * seqlen, seqlen, 1}};
+    const auto set = [&](const std::vector<Operand>& from) {
+      fa3_tensor* const fields[] = {&p.q, &p.o, &p.dout, &p.dq, &p.k, &p.v, &p.dk, &p.dv};
+      for (int i = 0; i < operands; ++i) *fields[i] = from[size_t(i)].tensor;
+    };
+    set(all);
+    fa3_forward_params f = FA3_FORWARD_PARAMS_INIT;
+    f.q = p.q, f.k = p.k, f.v = p.v, f.o = p.o, f.lse = p.lse, f.mask = p.mask, f.window_left = p.window_left;
+    const tools::DeviceBuffer workspace(std::max(tools::workspace_size(f), tools::workspace_size(p)));
+    const auto gradients = [&] {
+      workspace.fill(0xff);
+      const fa3_status status = fa3_backward(&p, workspace.at(0), workspace.size(), gpu().stream.get());
+      INFO(fa3_last_error_message());
+      REQUIRE(status == FA3_OK);
+      gpu().stream.synchronize();
+    };
+    REQUIRE(fa3_forward(&f, workspace.at(0), workspace.size(), gpu().stream.get()) == FA3_OK);
+    gpu().stream.synchronize();
+    gradients();
+
+    const tools::DeviceBuffer wide(size_t(seqlen * row_bytes));
+    wide.fill(0xff);
+    for (Operand& operand : all) {
+      std::vector<unsigned char> bytes(size_t(seqlen * operand.bytes));
+      operand.dense.download(bytes.data(), bytes.size());
+      operand.tensor = make(wide.at(size_t(operand.first)), operand.heads, row_bytes / 2);
+      const bool is_output = &operand == &all[dq] || &operand == &all[dk] || &operand == &all[dv];
+      for (int64_t row = 0; row < seqlen && !is_output; ++row)
+        wide.upload(&bytes[size_t(row * operand.bytes)], size_t(operand.bytes), size_t(row * row_bytes + operand.first));
+    }
+    set(all);
+    gradients();
+    for (const int i : {dq, dk, dv}) {
+      const Operand& operand = all[size_t(i)];
+      std::vector<unsigned char> right(size_t(seqlen * operand.bytes)), row(size_t(operand.bytes));
+      operand.dense.download(right.data(), right.size());
+      int64_t wrong = 0;
+      for (int64_t n = 0; n < seqlen; ++n) {
+        wide.download(row.data(), row.size(), size_t(n * row_bytes + operand.first));
+        wrong += !std::equal(row.begin(), row.end(), right.begin() + n * operand.bytes);
+      }
+      INFO("d " << d << ", gradient " << i);
+      CHECK(wrong == 0);
+    }
+  }
+}
+
 // Where blocks begin at the diagonal each waits for those behind it, which wrong numbers may take out of the list.
 TEST_CASE("served backward: from the diagonal, with right and wrong numbers", "[served][backward]") {
   gpu();

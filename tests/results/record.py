@@ -37,11 +37,12 @@ def source_hash(root=ROOT):
 def failures(record):
     """What went wrong in the recorded run, in words; empty if nothing did."""
     found = []
-    suite = record.get("suite")
-    if suite and (suite["failed"] or suite["exit_status"]):
-        found.append(
-            f"{suite['failed']} cases failed, exit status {suite['exit_status']}: {', '.join(suite['failures'])}"
-        )
+    for part, where in (("suite", ""), ("allocator", " on memory of the driver's pool")):
+        suite = record.get(part)
+        if suite and (suite["failed"] or suite["exit_status"]):
+            found.append(
+                f"{suite['failed']} cases failed{where}, exit status {suite['exit_status']}: {', '.join(suite['failures'])}"
+            )
     for tool, outcome in record.get("sanitizer", {}).items():
         if outcome != "clean":
             found.append(f"compute-sanitizer {tool}: {outcome}")
@@ -62,6 +63,8 @@ def gaps(record, current_hash):
         found.append("the suite was not run")
     elif suite["skipped"]:
         found.append(f"{suite['skipped']} test cases were skipped")
+    if not record.get("allocator", {}).get("passed"):
+        found.append("the suite was not run on memory of the driver's pool")
     for tool in ("memcheck", "racecheck", "synccheck"):
         if tool not in record.get("sanitizer", {}):
             found.append(f"compute-sanitizer {tool} was not run")

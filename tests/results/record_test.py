@@ -15,6 +15,7 @@ GOOD = {
     "source_hash": "now",
     "card": "NVIDIA H200",
     "suite": {"exit_status": 0, "passed": 3, "failed": 0, "skipped": 0, "failures": []},
+    "allocator": {"exit_status": 0, "passed": 2, "failed": 0, "skipped": 0, "failures": []},
     "sanitizer": {"memcheck": "clean", "racecheck": "clean", "synccheck": "clean"},
     "stress": {"seconds": 60, "passed": True},
     "host_overhead_us": {"median": 3.0},
@@ -32,6 +33,7 @@ class Record(unittest.TestCase):
         for changes, word in (
             ({"suite": {**GOOD["suite"], "failed": 1, "failures": ["a case"]}}, "a case"),
             ({"suite": {**GOOD["suite"], "exit_status": 11}}, "exit status 11"),
+            ({"allocator": {**GOOD["allocator"], "failed": 1, "failures": ["a case"]}}, "driver's pool"),
             ({"sanitizer": {**GOOD["sanitizer"], "racecheck": "exit status 99"}}, "racecheck"),
             ({"stress": {"seconds": 60, "passed": False}}, "stress"),
         ):
@@ -41,7 +43,7 @@ class Record(unittest.TestCase):
 
     def test_gaps(self):
         self.assertIn("other sources", record.gaps(GOOD, "later")[0])
-        for part in ("card", "suite", "sanitizer", "stress", "host_overhead_us"):
+        for part in ("card", "suite", "allocator", "sanitizer", "stress", "host_overhead_us"):
             partial = {key: value for key, value in GOOD.items() if key != part}
             self.assertTrue(record.gaps(partial, "now"), part)
             self.assertEqual(record.failures(partial), [])

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <string_view>
 
 #include "random.h"
 
@@ -159,8 +160,17 @@ Graph Graph::end(const Stream& stream) {
 }
 
 static CUdeviceptr allocate(size_t bytes) {
+  static const bool from_pool = [] {
+    const char* text = std::getenv("FA3_TEST_ALLOCATOR");
+    return text && std::string_view(text) == "async";
+  }();
   CUdeviceptr pointer;
-  FA3_CU(cuMemAlloc, &pointer, bytes ? bytes : 1);
+  if (from_pool) {
+    FA3_CU(cuMemAllocAsync, &pointer, bytes ? bytes : 1, nullptr);
+    FA3_CU(cuStreamSynchronize, nullptr);
+  } else {
+    FA3_CU(cuMemAlloc, &pointer, bytes ? bytes : 1);
+  }
   return pointer;
 }
 DeviceBuffer::DeviceBuffer(size_t bytes) : device_(allocate(bytes)), bytes_(bytes) {}

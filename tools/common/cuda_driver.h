@@ -18,6 +18,7 @@ namespace fa3::tools {
 #define FA3_DRIVER_FUNCTIONS(X)                                                                                     \
   FA3_DRIVER_QUESTIONS(X)                                                                                           \
   X(cuDeviceGetPCIBusId) X(cuCtxCreate) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemAlloc)        \
+  X(cuMemAllocAsync)                                                                                                \
   X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoDAsync)              \
   X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)                         \
   X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)                 \
@@ -128,7 +129,9 @@ class HostBuffer : public Handle<void*, &Driver::cuMemFreeHost> {
   explicit HostBuffer(size_t bytes);
 };
 
-// Device memory. Copies and fills have finished on the device when they return.
+// Device memory, of the driver's pool if FA3_TEST_ALLOCATOR is "async": from address 0x302000000 on, as PyTorch's
+// allocators have it that take `expandable_segments:True` or `backend:cudaMallocAsync`. Copies and fills have finished
+// on the device when they return.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;

@@ -156,6 +156,7 @@ CUresult cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
   *pointer = reinterpret_cast<CUdeviceptr>(memory);
   return memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
+CUresult cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream) { return cuMemAlloc(pointer, bytes); }
 CUresult cuMemFree(CUdeviceptr pointer) { return std::free(reinterpret_cast<void*>(pointer)), CUDA_SUCCESS; }
 CUresult cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
   *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
