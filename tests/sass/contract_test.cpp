@@ -21,6 +21,12 @@ std::vector<sass::Finding> checked(const std::string& contract, const Lines& lin
   return sass::check(sass::read_contract("toy.contract", contract), kernel(lines));
 }
 
+std::vector<sass::Finding> without_budgets(const std::string& text, const Lines& lines = good()) {
+  sass::Contract contract = sass::read_contract("toy.contract", text);
+  contract.budgets = false;
+  return sass::check(contract, kernel(lines));
+}
+
 std::vector<std::string> broken(const std::vector<sass::Finding>& findings) {
   std::vector<std::string> rules;
   for (const sass::Finding& finding : findings)
@@ -109,9 +115,8 @@ TEST_CASE("each kind of damage to a loop of 8 bits breaks its own rule") {
   CHECK(rules("PRMT R12", {"PRMT R12, R4, 0x6420, R5", "NOP", "NOP"}) ==
         Rules{"kernel.transposing_instructions <= 10"});
   // An instruction too many is a matter of budgets, another compiler's own.
-  const sass::Contract without = sass::without_budgets(sass::read_contract("toy.contract", contract));
   const Lines longer = replaced(of_8_bits(), "PRMT R12", {"PRMT R12, R4, 0x6420, R5", "NOP", "NOP"});
-  CHECK(broken(sass::check(without, kernel(longer))).empty());
+  CHECK(broken(without_budgets(contract, longer)).empty());
 }
 
 TEST_CASE("a later rule replaces an earlier one for its rows") {
@@ -127,6 +132,29 @@ TEST_CASE("waivers") {
   CHECK(broken(checked("rows *\nhot.instructions <= 10\nwaive hot.instructions other: no\n")).size() == 1);
   const auto stale = checked("rows *\nhot.instructions <= 100\nwaive hot.instructions: was large\n");
   CHECK(broken(stale) == std::vector<std::string>{"waive hot.instructions"});
+}
+
+TEST_CASE("without budgets a contract loses them alone") {
+  const auto rules = [](const std::string& text) { return broken(without_budgets(text)); };
+  using Rules = std::vector<std::string>;
+  REQUIRE(broken(checked("rows *\nhot.adds == 7\n")).empty());
+  // What a budget has replaced does not come back; by itself it is held.
+  CHECK(rules("rows *\nhot.adds == 0\nrows toy\nhot.adds == 8\n").empty());
+  CHECK(rules("rows *\nhot.adds == 0\n") == Rules{"hot.adds == 0"});
+  CHECK(rules("rows *\nhot.adds == 0\nrows other\nhot.adds == 8\n") == Rules{"hot.adds == 0"});
+  CHECK(rules("rows *\nhot.adds == 8\nrows toy\nhot.adds == 0\n") == Rules{"hot.adds == 0"});
+  CHECK(rules("rows *\nhot.adds >= 8\nrows toy\nhot.adds == 8\n") == Rules{"hot.adds >= 8"});
+  // A waiver of a budget is not out of date, a waiver of what is held still may be, or serves.
+  CHECK(rules("rows *\nhot.adds == 8\nwaive hot.adds: not counted\n").empty());
+  CHECK(rules("rows *\nhot.instructions <= 1\nwaive hot.instructions: large\n").empty());
+  CHECK(rules("rows *\nhot.exps == 8\nwaive hot.exps: no more\n") == Rules{"waive hot.exps"});
+  CHECK(rules("rows *\nwaive hot.adds: no rule at all\nhot.exps == 8\n") == Rules{"waive hot.adds"});
+  const auto waived = without_budgets("rows *\nhot.adds >= 8\nhot.adds == 8\nwaive hot.adds: few\n");
+  REQUIRE(waived.size() == 1);
+  CHECK(waived[0].state == State::waived);
+  // A contract of nothing else is one.
+  CHECK(without_budgets("rows *\nhot.instructions <= 1\n").empty());
+  CHECK(rules("rows other\nhot.instructions <= 1\n") == Rules{"every kernel has a contract"});
 }
 
 TEST_CASE("a kernel without a contract is a broken finding") {

@@ -54,6 +54,17 @@ TEST_CASE("hand-overs: a sound kernel") {
                         ContainsSubstring("barrier 0 for 256 threads"));
 }
 
+TEST_CASE("hand-overs: bytes that one lane expects, in a register that held a parity") {
+  const Lines led = {"MOV R8, R4", "@!P3 MOV R8, 0x2000", "@!P3 SEL R8, R8, 0x4000, P1"};
+  const Lines lines = replaced(spoilt("SEL R8", led), "SYNCS.ARRIVE.TRANS64 RZ",
+                               {"@!P3 SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x100], R8"});
+  CHECK(text_of(lines, "expected_bytes") == "8192/16384");
+  CHECK_THAT(sass::handover_text(kernel(lines)), ContainsSubstring("expect 16384 or 8192 bytes: producer\n"));
+  // All lanes expect them, where one of them alone has them.
+  const Lines by_all = replaced(lines, "@!P3 SYNCS.ARRIVE.TRANS64 RZ", {"SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x100], R8"});
+  CHECK(text_of(by_all, "expected_bytes") == "8192/16384/2147483648");
+}
+
 TEST_CASE("hand-overs: what nobody waits for, and where no load ends") {
   CHECK(of_kernel(spoilt(release, {"@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x148], RZ"}), "never_awaited") == 1);
   // vLLM: an address for the cluster has lost the base of shared memory, so that no barrier is made there.

@@ -411,8 +411,9 @@ TEST_CASE("nothing is left in the folder for temporary files, however the progra
   CHECK(left() == 0);
   // While it waits for standard input, and at random moments of its work.
   for (const char* signal : {"TERM", "INT", "HUP"}) {
-    const std::string command = "set -m; (trap - INT; sleep 60 | \"$0\" list -) & sleep 0.5; ls $TMPDIR | wc -l; "
-                                "kill -" + std::string(signal) + " -- -$!; wait $!";
+    const std::string command = "set -m; (trap - INT; exec \"$0\" list - < <(sleep 600)) & "
+                                "for n in {1..999}; do [ \"$(ls $TMPDIR)\" ] && break; sleep 0.1; done; "
+                                "ls $TMPDIR | wc -l; kill -" + std::string(signal) + " -- -$!; wait $!";
     CHECK(shell(command).out == "1\n");
     CHECK(left() == 0);
   }

@@ -19,9 +19,9 @@ bool by_one_lane(const Lines& lines, const std::string& wanted) {
   throw std::logic_error("no instruction " + wanted);
 }
 
-// The values of R0 when the EXIT is come to; "?" if it depends on what is not known.
-std::string values(Lines lines, sass::Meeting meeting = sass::Meeting::all) {
-  lines.insert(lines.end(), {"FADD RZ, RZ, R0", "EXIT"});
+// The values of R0 that an instruction before EXIT reads, perhaps with a guard; "?" if it depends on what is not known.
+std::string values(Lines lines, sass::Meeting meeting = sass::Meeting::all, const std::string& guard = "") {
+  lines.insert(lines.end(), {guard + "FADD RZ, RZ, R0", "EXIT"});
   const sass::Listing listing = sass::parse(text("toy", lines)).at(0);
   const std::vector<int> wanted{static_cast<int>(listing.code.size()) - 2};
   const sass::Values found =
@@ -155,6 +155,41 @@ TEST_CASE("constants that reach an instruction") {
   CHECK(values(ways, sass::Meeting::unknown) == "?0");
   CHECK(values({"MOV R0, RZ", ".L_loop", "MOV R1, R0", "IADD3 R0, R0, 0x1, RZ", "@P0 BRA `(.L_loop)", "MOV R0, R1"}) ==
         "0");  // in the loop's first turn
+}
+
+TEST_CASE("constants that instructions with one guard hand to each other") {
+  // With guard @!P1, R0 when "@!P1 FADD RZ, RZ, R0" is come to.
+  const auto guarded = [](Lines lines, sass::Meeting meeting = sass::Meeting::all) {
+    lines.insert(lines.begin(), "MOV R0, 0x80000000");
+    return values(lines, meeting, "@!P1 ");
+  };
+  CHECK(guarded({}) == "2147483648");
+  CHECK(guarded({"@!P1 MOV R0, 0x2000"}) == "8192");
+  CHECK(guarded({"@!P1 MOV R0, 0x2000", "@!P1 SEL R0, R0, 0x4000, !P2"}) == "8192 16384");
+  CHECK(guarded({"@!P1 MOV R0, 0x2000", "@P1 MOV R0, 0x3000"}) == "8192");
+  CHECK(guarded({"@!P1 MOV R0, 0x2000", "@!P1 MOV R0, 0x3000"}) == "12288");
+  CHECK(guarded({"@!P1 MOV R0, 0x2000", "VOTEU.ALL UP1, P1"}) == "8192");  // which reads P1
+  CHECK(guarded({"@!P1 MOV R0, 0x2000", "MOV R0, 0x3000"}) == "12288");
+  CHECK(guarded({"@!P1 LDS R0, [R2]"}) == "?0");
+  CHECK(guarded({"LDS R0, [R2]", "@!P1 MOV R0, 0x2000"}) == "8192");
+  CHECK(guarded({"@P1 MOV R0, 0x2000"}) == "2147483648");
+  // Another guard; the same one, of another value by now.
+  CHECK(guarded({"@!P2 MOV R0, 0x2000"}) == "8192 2147483648");
+  CHECK(guarded({"@!UP1 MOV R0, 0x2000"}) == "8192 2147483648");
+  for (const char* change : {"ISETP.NE.AND P1, PT, R9, RZ, PT", "ISETP.NE.AND P3, P1, R9, RZ, PT",
+                             "IADD3 R9, P3, P1, R9, R8, R7", "R2P PR, R9, 0x2", "CALL.REL.NOINC `(.L_meet)"}) {
+    INFO(change);
+    CHECK(guarded({"@!P1 MOV R0, 0x2000", change, ".L_meet"}) == "8192 2147483648");
+  }
+  // Without a guard, or on ways that meet, it may be either.
+  CHECK(values({"MOV R0, 0x1", "@!P1 MOV R0, 0x2", "@!P1 MOV R0, 0x3"}) == "1 3");
+  CHECK(guarded({"@P2 BRA `(.L_meet)", "@!P1 MOV R0, 0x2000", ".L_meet"}) == "8192 2147483648");
+  const Lines both = {"@P2 BRA `(.L_other)",   "@!P1 MOV R0, 0x2000", "BRA `(.L_meet)",
+                      ".L_other", "@!P1 MOV R0, 0x3000", ".L_meet"};
+  CHECK(guarded(both) == "8192 12288");
+  CHECK(guarded(both, sass::Meeting::unknown) == "?0");
+  CHECK(guarded({"@!P1 MOV R0, 0x2000", ".L_next"}, sass::Meeting::unknown) == "8192");
+  CHECK(guarded({"@!P1 MOV R0, 0x2000", ".L_loop", "@P3 BRA `(.L_loop)"}) == "8192");
 }
 
 TEST_CASE("a sound protocol") {

@@ -47,6 +47,9 @@ struct Section {
 struct Contract {
   std::string path;
   std::vector<Section> sections;
+  // Without them, rules about numbers of instructions, and about what else one compiler makes of the source (how often
+  // it copies code, how it divides), are left out. What they replace does not come back, and their waivers are no fault.
+  bool budgets = true;
 };
 
 // Throws std::runtime_error with file and line on what it does not understand.
@@ -54,10 +57,6 @@ Contract read_contract(const std::string& path, std::string_view text);
 
 // The contract with the sections of another behind its own.
 Contract continued(Contract contract, const Contract& by);
-
-// The contract without its rules about numbers of instructions, and about what else one compiler makes of the source:
-// how often it copies code, how it divides.
-Contract without_budgets(Contract contract);
 
 struct Finding {
   enum class State { kept, broken, waived, advice } state = State::kept;

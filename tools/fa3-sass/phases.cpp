@@ -27,17 +27,6 @@ bool differs_between_lanes(const Instruction& i) {
 
 bool same(const Operand& a, const Operand& b) { return a.kind == b.kind && a.index == b.index; }
 
-// Whether the instruction may write this register or predicate.
-bool may_write(const Instruction& i, const Operand& wanted) {
-  if (wanted.is_register()) return writes(i, wanted);
-  if (i.is("BRA") || i.is("EXIT") || i.operands.empty()) return false;
-  if (i.is("R2P")) return wanted.kind == Operand::Kind::predicate;
-  const Operand first = operand_of(i.operands[0]);
-  if (same(first, wanted)) return true;
-  if (i.operands.size() < 2 || ((i.is("VOTE") || i.is("VOTEU")) && first.is_predicate())) return false;
-  return same(operand_of(i.operands[1]), wanted);
-}
-
 // All registers and predicates that an instruction reads, or may read: also those of addresses, and its guard.
 std::vector<Operand> read_by(const Instruction& i) {
   std::vector<Operand> result;

@@ -98,6 +98,20 @@ bool writes(const Instruction& i, const Operand& wanted) {
   return x[0].index <= wanted.index && wanted.index < x[0].index + count;
 }
 
+bool may_write(const Instruction& i, const Operand& wanted) {
+  if (wanted.is_register()) return writes(i, wanted);
+  if (i.is("BRA") || i.is("EXIT") || i.operands.empty()) return false;
+  if (i.is("R2P")) return wanted.kind == Operand::Kind::predicate;
+  const auto names = [&](size_t k) {
+    const Operand operand = k < i.operands.size() ? operand_of(i.operands[k]) : Operand{};
+    return operand.kind == wanted.kind && operand.index == wanted.index;
+  };
+  if (names(0)) return true;
+  const bool first = operand_of(i.operands[0]).is_predicate();
+  if ((i.is("VOTE") || i.is("VOTEU")) && first) return false;
+  return names(1) || (!first && i.operands.size() > 1 && operand_of(i.operands[1]).is_predicate() && names(2));
+}
+
 const Loop* outermost_loop(const Listing& listing, const Cfg& cfg, int instruction) {
   for (const Loop& loop : cfg.loops) {
     bool inside = false, works = false;

@@ -10,6 +10,8 @@ namespace sass {
 
 // Whether the instruction writes this register, of lanes or uniform.
 bool writes(const Instruction& instruction, const Operand& wanted);
+// Whether it may write this register or predicate.
+bool may_write(const Instruction& instruction, const Operand& wanted);
 
 // The outermost loop round an instruction that does more than spin; null if there is none.
 const Loop* outermost_loop(const Listing& listing, const Cfg& cfg, int instruction);

@@ -87,13 +87,20 @@ std::string text(int number) { return std::to_string(number); }
 std::string expected_bytes(const fa3::ForwardRow& row) {
   const int q_buffers = row.has(fa3::Trait::one_tile) ? row.q_buffers : 1;  // that are filled together
   const std::string k = text(row.k_block_bytes()), v = text(row.v_block_bytes());
-  const std::string q = text(q_buffers * row.q_buffer_bytes());
-  if (row.has(fa3::Trait::no_producer)) return joined({k, v, q}, ", ");
+  const std::string all_q = text(q_buffers * row.q_buffer_bytes()), q = row.has_scales() ? "runtime" : "0/" + all_q;
+  if (row.has(fa3::Trait::no_producer)) return joined({k, v, all_q}, ", ");
   // V of e4m3, K by itself, and Q.
-  if (row.widens_latent()) return joined({k, text(row.stage_keys() * row.dv), "0/" + q}, ", ");
-  if (row.keeps_latent()) return joined({text(row.stage_bytes()), "0/" + q}, ", ");  // both together
+  if (row.widens_latent()) return joined({k, text(row.stage_keys() * row.dv), q}, ", ");
+  if (row.keeps_latent()) return joined({text(row.stage_bytes()), q}, ", ");  // both together
+  if (row.halves_columns()) {
+    const int half = row.v_block_bytes() / 2;  // K comes with one of them
+    std::set<std::string> all{text(half) + "/" + text(half + row.k_block_bytes()), q};
+    if (row.has(fa3::Trait::multicast)) all.insert(text(sizeof(int)));  // the number of the cluster's next piece
+    return joined(all, ", ");
+  }
+  if (row.widens()) return joined({text(row.landing_bytes()), q}, ", ");  // K, or V
   const bool together = !row.split_stage() && !row.lands_v();  // but the last V comes alone
-  return joined({k + (together ? "/" + text(row.stage_bytes()) : ""), v, row.is_8bit() ? "runtime" : "0/" + q}, ", ");
+  return joined({k + (together ? "/" + text(row.stage_bytes()) : ""), v, q}, ", ");
 }
 std::string expected_bytes(const fa3::BackwardRow& row) {
   // Q and dO of a tile, each with a number for every row; or of the thread block's own rows.
@@ -102,22 +109,28 @@ std::string expected_bytes(const fa3::BackwardRow& row) {
   return joined({text(row.k_block_bytes()), text(row.v_block_bytes()), text(q)}, ", ");
 }
 
-// The producer's loads of a forward row, by slabs of K, of V (in the loop, and the last one) and of Q. V as tiles comes
-// at once, and with elements of 8 bits a vector comes with Q. With own lengths a lane sends for a box for each 64 keys
-// of a block, or for each 32, where one warp does so; one of V that is not full comes in smaller boxes.
-int tma_loads(const fa3::ForwardRow& row) {
+// The producer's loads of a forward row, by slabs: first those of K and V (in the loop, and the last one). V as tiles
+// comes at once. With own lengths a lane sends for a box for each 64 keys of a block, or for each 32, where one warp
+// does so; one of V that is not full comes in smaller boxes.
+int kv_loads(const fa3::ForwardRow& row) {
   const int k = row.widens() ? row.landed_slabs() : row.slabs();
   const int v = 2 * (row.takes_v_tiles() ? 1 : row.widens() ? row.landed_slabs() : row.v_slabs());
   const int lanes = row.lands_v() ? 32 : 64;
   const int boxes = row.has(fa3::Trait::own_lengths) ? (row.stage_keys() + lanes - 1) / lanes : 0;
   // With halves of O's columns V comes in these, and none behind the loop, or by the columns of a scale if it is of
-  // e4m3; a second tensor of Q comes in a loop. Thread blocks of a cluster have a share of V each.
-  const int of_v = row.is_latent() ? row.latent_scales() : v / 2 / row.cluster_blocks();
-  if (row.halves_columns()) return boxes * (k + of_v) + row.slabs() + row.has(fa3::Trait::qv);
-  // With packed heads the warp that hands pieces over sends for Q, at three places, where K and V are widened.
+  // e4m3. Thread blocks of a cluster have a share of V each.
+  const int v_loads = row.is_latent() ? row.latent_scales() : v / 2 / row.cluster_blocks();
+  if (row.halves_columns()) return boxes * (k + v_loads);
+  return boxes ? boxes * (k + 2 * v) : k + v;
+}
+int tma_loads(const fa3::ForwardRow& row) {
+  // With halves of O's columns a second tensor of Q comes in a loop.
+  if (row.halves_columns()) return kv_loads(row) + row.slabs() + row.has(fa3::Trait::qv);
+  // With elements of 8 bits a vector comes with Q. With packed heads the warp that hands pieces over sends for Q, at
+  // three places, where K and V are widened.
   const int q = row.slabs() + (row.is_8bit() || row.widens() || row.takes_copies());
   const int copies = row.widens() && row.packs_heads() ? 3 : 1;
-  return (boxes ? boxes * (k + 2 * v) : k + v) + copies * q;
+  return kv_loads(row) + copies * q;
 }
 // And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.
 int tma_stores(const fa3::ForwardRow& row) {
@@ -283,6 +296,8 @@ std::optional<Figure> figure_of(const fa3::ForwardRow& row, const std::string& s
     if (figure == "transposing_loads" || figure == "transposing_stores") return value_of(figure, transpositions);
     if (figure == "transposing_permutes") return value_of(figure, 4 * transpositions);
     if (figure == "transposing_fences") return value_of(figure, transpositions > 0);
+    // Each lane sends for boxes of other pages.
+    if (figure == "tma_by_many") return value_of(figure, row.has(fa3::Trait::own_lengths) ? kv_loads(row) : 0);
     return std::nullopt;
   }
   if (is_loop(scope)) return figure_of_loop(row, scope, figure);

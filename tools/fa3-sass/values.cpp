@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "operands.h"
+#include "steady.h"
 #include "text.h"
 
 namespace sass {
@@ -76,28 +77,50 @@ class State {
  public:
   bool reached = false;
 
-  Values at(const Operand& operand, int part = 0) const {
+  // What an instruction with this guard reads.
+  Values at(const Operand& operand, const Operand& guard, int part = 0) const {
     if (operand.kind == Operand::Kind::number) return constant(part == 0 ? signed_(operand, operand.value) : 0);
     if (!operand.is_register()) return not_known();
-    const Values& held = registers_[place(operand, part)];
+    const Values& held = held_at(place(operand, part), guard);
     Values result;
     result.runtime = held.runtime;
     for (int k = 0; k < held.count; ++k) add(result, signed_(operand, held.values[k]));
     return result;
   }
-  void set(const Operand& operand, const Values& value, bool guarded, int part = 0) {
+  // What one with this guard writes.
+  void set(const Operand& operand, const Values& value, const Operand& guard, int part = 0) {
     if (!operand.is_register()) return;
-    Values& target = registers_[place(operand, part)];
-    if (guarded) join(target, value);
-    else target = value;
+    const size_t at = place(operand, part);
+    Values& target = registers_[at];
+    auto both = find(at);
+    if (guard.index == true_predicate) {
+      if (both != choices_.end()) choices_.erase(both);
+      target = value;
+      return;
+    }
+    if (both == choices_.end()) both = choices_.insert(both, {at, guard, target, target});
+    else if (!same(both->predicate, guard)) *both = {at, guard, target, target};
+    (guard.inverted ? both->if_false : both->if_true) = value;
+    target = both->if_true;
+    join(target, both->if_false);
+  }
+  // Of predicates that an instruction may write, nothing is told any more by what they were before.
+  void forget_predicates(const Instruction& i) {
+    std::erase_if(choices_, [&](const Choice& choice) { return i.is("CALL") || may_write(i, choice.predicate); });
   }
   void forget() {
     reached = true;
     for (Values& value : registers_) value = not_known();
   }
   void forget_several() {
-    for (Values& value : registers_)
+    const auto forget_if_several = [](Values& value) {
       if (value.count > 1) value = not_known();
+    };
+    std::ranges::for_each(registers_, forget_if_several);
+    for (Choice& choice : choices_) {
+      forget_if_several(choice.if_true);
+      forget_if_several(choice.if_false);
+    }
   }
   void join_with(const State& other) {
     if (!reached) {
@@ -105,9 +128,34 @@ class State {
       return;
     }
     for (size_t r = 0; r < registers_.size(); ++r) join(registers_[r], other.registers_[r]);
+    std::erase_if(choices_, [&](Choice& choice) {
+      const auto there = other.find(choice.place);
+      if (there == other.choices_.end() || !same(there->predicate, choice.predicate)) return true;
+      join(choice.if_true, there->if_true);
+      join(choice.if_false, there->if_false);
+      return false;
+    });
   }
 
  private:
+  // A register that guarded instructions have written: what it holds where the predicate is true, and where it is not.
+  struct Choice {
+    size_t place;
+    Operand predicate;
+    Values if_true, if_false;
+  };
+  static bool same(const Operand& a, const Operand& b) { return a.kind == b.kind && a.index == b.index; }
+
+  std::vector<Choice>::const_iterator find(size_t place) const {
+    return std::ranges::find(choices_, place, &Choice::place);
+  }
+  std::vector<Choice>::iterator find(size_t place) { return std::ranges::find(choices_, place, &Choice::place); }
+
+  const Values& held_at(size_t place, const Operand& guard) const {
+    const auto both = guard.index == true_predicate ? choices_.end() : find(place);
+    if (both == choices_.end() || !same(both->predicate, guard)) return registers_[place];
+    return guard.inverted ? both->if_false : both->if_true;
+  }
   static Word signed_(const Operand& operand, Word value) {
     return operand.inverted ? ~value : operand.negative ? 0 - value : value;
   }
@@ -117,12 +165,14 @@ class State {
   }
 
   std::array<Values, 256 + 64> registers_{};
+  std::vector<Choice> choices_;
 };
 
 // Every combination of the operands' values.
-Values combine(const State& state, const std::vector<Operand>& x, const std::function<Word(const Word*)>& function) {
+Values combine(const State& state, const std::vector<Operand>& x, const Operand& guard,
+               const std::function<Word(const Word*)>& function) {
   std::vector<Values> inputs;
-  for (const Operand& operand : x) inputs.push_back(state.at(operand));
+  for (const Operand& operand : x) inputs.push_back(state.at(operand, guard));
   Values result;
   for (const Values& input : inputs) result.runtime |= input.runtime;
   std::vector<Word> words(inputs.size());
@@ -137,10 +187,9 @@ Values combine(const State& state, const std::vector<Operand>& x, const std::fun
   return result;
 }
 
-void step(State& state, const Instruction& i) {
+void write_registers(State& state, const Instruction& i) {
   std::vector<Operand> x = operands_of(i);
   const Operand guard = guard_of(i);
-  const bool guarded = guard.index != true_predicate;
   if (x.size() > 1 && x[0].is_predicate() && x[1].is_predicate()) return;  // a comparison, or a vote
   if (!x.empty() && x.front().is_predicate()) x.erase(x.begin());
   if (x.empty() || !x.front().is_register()) return;
@@ -153,25 +202,26 @@ void step(State& state, const Instruction& i) {
   std::string_view name = i.mnemonic();
   if (to.kind == Operand::Kind::uniform_register && name.starts_with("U")) name.remove_prefix(1);
   const auto is = [&](const char* wanted) { return name == wanted; };
-  const auto set = [&](const Values& value, int part = 0) { state.set(to, value, guarded, part); };
+  const auto set = [&](const Values& value, int part = 0) { state.set(to, value, guard, part); };
+  const auto at = [&](const Operand& operand, int part = 0) { return state.at(operand, guard, part); };
   const auto result = [&](const std::function<Word(const Word*)>& function, size_t count) {
     if (from.size() < count) return set(not_known());
-    set(combine(state, {from.begin(), from.begin() + static_cast<std::ptrdiff_t>(count)}, function));
+    set(combine(state, {from.begin(), from.begin() + static_cast<std::ptrdiff_t>(count)}, guard, function));
   };
 
-  if ((is("MOV") || is("R2UR")) && !from.empty()) return set(state.at(from[0]));
+  if ((is("MOV") || is("R2UR")) && !from.empty()) return set(at(from[0]));
   // Addresses are those of the thread block's own shared memory.
   if ((i.is("S2R") || i.is("S2UR")) && i.operands.back() == "SR_CgaCtaId") return set(constant(0));
   if (i.is("CS2R")) {
-    set(state.at(from.empty() ? Operand{} : from[0]));
-    if (!i.has("32")) set(state.at(from.empty() ? Operand{} : from[0]), 1);
+    set(at(from.empty() ? Operand{} : from[0]));
+    if (!i.has("32")) set(at(from.empty() ? Operand{} : from[0]), 1);
     return;
   }
   if (is("IADD3") && i.has("64") && from.size() > 2) {
     for (int part = 0; part < 2; ++part) {
       Values sum = constant(0);
       for (const Operand& operand : from) {
-        const Values next = state.at(operand, part), before = sum;
+        const Values next = at(operand, part), before = sum;
         sum = {};
         sum.runtime = before.runtime || next.runtime;
         for (int a = 0; a < before.count; ++a)
@@ -191,7 +241,7 @@ void step(State& state, const Instruction& i) {
       return (no_sign ? a * b : static_cast<std::uint64_t>(signed_a * signed_b)) + w[2];
     };
     if (i.has("WIDE")) result([&](const Word* w) { return static_cast<Word>(product(w)); }, 3);
-    const Values high = combine(state, {from.begin(), from.begin() + 3},
+    const Values high = combine(state, {from.begin(), from.begin() + 3}, guard,
                                 [&](const Word* w) { return static_cast<Word>(product(w) >> 32); });
     return set(high, i.has("WIDE") ? 1 : 0);
   }
@@ -221,8 +271,8 @@ void step(State& state, const Instruction& i) {
   if (is("LEA")) return result([](const Word* w) { return (w[0] << (w[2] & 31)) + w[1]; }, 3);
   if (is("PRMT")) return result([](const Word* w) { return permuted(w[0], w[1], w[2]); }, 3);
   if (is("SEL") && from.size() > 1) {  // either of the two: predicates are not followed
-    Values either = state.at(from[0]);
-    join(either, state.at(from[1]));
+    Values either = at(from[0]);
+    join(either, at(from[1]));
     return set(either);
   }
   if (i.is("HFMA2") && i.operands.size() > 4 && i.operands[1].ends_with("RZ") && i.operands[2] == "RZ")
@@ -232,6 +282,11 @@ void step(State& state, const Instruction& i) {
   const Registers written = destination(i);
   const int count = to.kind == Operand::Kind::uniform_register ? (i.has("64") ? 2 : 1) : written.count;
   for (int part = 0; part < count; ++part) set(not_known(), part);
+}
+
+void step(State& state, const Instruction& i) {
+  write_registers(state, i);
+  state.forget_predicates(i);
 }
 
 }  // namespace
@@ -263,7 +318,7 @@ std::vector<Values> operand_values(const Listing& listing, const Cfg& cfg, const
         std::vector<Operand> parts;
         for (std::string_view part : split(operand(instruction), '+'))
           if (parts.size() < 3) parts.push_back(operand_of(part));  // two registers and a constant, at most
-        result[static_cast<size_t>(at - wanted.begin())] = combine(state, parts, [&](const Word* w) {
+        result[static_cast<size_t>(at - wanted.begin())] = combine(state, parts, guard_of(instruction), [&](const Word* w) {
           Word sum = 0;
           for (size_t k = 0; k < parts.size(); ++k) sum += w[k];
           return sum;
