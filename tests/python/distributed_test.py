@@ -1,6 +1,6 @@
-"""fa3.distributed: layouts and calls for many sizes without processes; then processes by gloo on the CPU, each method
-with outputs and gradients against fa3.attention of one process, checkpoints, torch.compile, refusals, a rank that does
-not come and one that dies. Arguments: the library; --long: 8 processes, 100 repetitions. Skipped without torch. The
+"""fa3.distributed: layouts, calls and whether the library takes them for many sizes without processes; then processes by
+gloo on the CPU, each method with outputs and gradients against fa3.attention of one process, checkpoints, torch.compile,
+refusals, which all ranks raise, a rank that does not come and one that dies. Arguments: the library; --long: 8 processes, 100 repetitions. Skipped without torch. The
 same with NCCL where there are two Hopper GPUs; where not, it says so."""
 
 import contextlib
@@ -28,9 +28,10 @@ from torch.distributed.tensor.experimental import context_parallel  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import fa3.distributed as parallel  # noqa: E402
-from fa3.distributed import cost_model, layouts, methods, plans  # noqa: E402
+from fa3.distributed import agreement, cost_model, kernels, layouts, methods, plans  # noqa: E402
 
-LATE = datetime.timedelta(seconds=4)  # after which ranks wait no longer for one that does not come
+# After which ranks wait no longer for one that does not come: in a group of its own, and in the world.
+LATE, LATEST = datetime.timedelta(seconds=12), datetime.timedelta(seconds=240)
 
 
 # ---- without processes ----
@@ -66,8 +67,10 @@ def layouts_exhaustively():
         documents = {(0, seqlen), (0, seqlen // 3, seqlen // 3, seqlen), tuple(range(seqlen + 1)) if seqlen else (0, 0)}
         for cu, left, right in itertools.product(documents, (-1, 0, 1, 3, 20), (-1, 0, 1, 3, 20)):
             number = {x: i for i, ends in enumerate(zip(cu, cu[1:])) for x in range(*ends)}
-            for q, k in itertools.product(parts, (*parts, whole)):
-                calls = layouts.calls(q, k, cu, left, right)
+            # A batch has one document.
+            for q, k, packed in itertools.product(parts, (*parts, whole), (True, False)[: 1 + (len(cu) == 2)]):
+                calls = layouts.calls(q, k, cu, left, right, packed)
+                assert packed or not any(call.cu_seqlens_q for call in calls), calls
                 expected = [(i, j) for i in positions(q) for j in positions(k)
                             if number[i] == number[j] and sees(i, j, left, right)]  # fmt: skip
                 for some in (calls, layouts.fused(calls)):
@@ -82,16 +85,16 @@ def few_calls():
     """Zigzag chunks are two ordinary causal calls on a prefix of all keys; documents of a chunk are one call."""
     whole = (layouts.Piece(0, 64),)
     for rank in range(4):
-        calls = layouts.calls(layouts.pieces("zigzag", 4, 64, rank), whole, (0, 64), -1, 0)
+        calls = layouts.calls(layouts.pieces("zigzag", 4, 64, rank), whole, (0, 64), -1, 0, False)
         ends = (rank + 1) * 8, (8 - rank) * 8
         assert [call.k_end for call in calls] == (list(ends) if rank < 3 else [40]), calls
         assert all((call.k_start, call.left, call.right) == (0, -1, 0) for call in calls), calls
     for rank, other in itertools.product(range(4), range(4)):  # one call for any other rank's keys
         mine, theirs = (layouts.pieces("zigzag", 4, 64, x) for x in (rank, other))
-        (call,) = layouts.fused(layouts.calls(mine, theirs, (0, 64), -1, 0))
+        (call,) = layouts.fused(layouts.calls(mine, theirs, (0, 64), -1, 0, False))
         rows, keys = (0 if other <= rank else 8, 16), (0, 8 if other < rank else 16)
         assert call == layouts.Call(*rows, *keys, -1, 0 if other == rank else -1), call
-    calls = layouts.calls(layouts.pieces("contiguous", 2, 64, 1), whole, (0, 10, 20, 40, 50, 64), -1, 0)
+    calls = layouts.calls(layouts.pieces("contiguous", 2, 64, 1), whole, (0, 10, 20, 40, 50, 64), -1, 0, True)
     assert calls == (layouts.Call(0, 32, 20, 64, -1, 0, (0, 8, 18, 32), (0, 20, 30, 44)),), calls
 
 
@@ -144,6 +147,57 @@ def slots():
             assert max(results, default=0) == plan.most and (method == "ring" or plan.most <= 1), (plan, results)
             assert plan.has_gaps or all(len(some) == plan.slots for some in have), (plan, have)
             assert all(results), (plan, results)  # each row sees itself
+
+
+class Kernels(kernels.Place):
+    """Where a CUDA device would be: it is asked what an H100 takes."""
+
+    def __init__(self):
+        self.device, self.library = torch.device("cpu"), fa3._abi.library()
+
+    def workspace_size(self, params):
+        return self.library.workspace_size(params, 132)
+
+    def check(self, params):
+        self.library.check(params)
+
+
+INT32_MAX = 2**31 - 1
+MASKS = [(True, None), (False, None), (True, (64, 0)), (True, (3, 0)), (False, (2, 9)), (False, (-1, 4)), (False, (7, -1)),
+         (True, (INT32_MAX, 0)), (False, (INT32_MAX, INT32_MAX))]  # fmt: skip
+
+
+def taken():
+    """The library takes each call of each rank's plan, forward and backward: of all methods, layouts and masks, packed
+    and in a batch, for 1 to 8 ranks with as many tokens or not, some with none."""
+    places, asked, found = (Kernels(), kernels.Place(torch.device("cpu"))), {}, 0
+    pairs_of = {4: (2,), 6: (2, 3), 8: (2, 4)}
+    for ranks, layout, mask in itertools.product(range(1, 9), layouts.NAMES, MASKS):
+        groups = [(method, 1) for method in ("all_gather", "ring", "all_to_all")]
+        for method, inside in [*groups, *(("two_level", inside) for inside in pairs_of.get(ranks, ()))]:
+            for seqlen in (2, 13, 64 * ranks + 5):
+                for cu in (None, (0, seqlen // 3, seqlen // 3, seqlen // 2 + 1, seqlen)):
+                    sides = layouts.sides(*mask, seqlen)
+                    found += 1
+                    how = kernels.How(0.0, 2.0 if found % 3 == 0 else 0.0, False)
+                    merges = method in ("ring", "two_level")  # what fa3.combine does in eights
+                    place, dtype, d = places[0], torch.bfloat16, 64
+                    if found % 4 == 0:
+                        place, dtype, d = places[1], torch.float32, 8 if merges else 5
+                    problem = cost_model.Problem(ranks, inside if method == "two_level" else 0, layout, seqlen,
+                                                 cu or (0, seqlen), *sides, 1 if cu else 2, 2 * ranks, ranks, d, d,
+                                                 dtype.itemsize, cu is not None)  # fmt: skip
+                    assert cost_model.refusal(method, problem) is None, (method, problem)
+                    call = parallel._Call(problem, dtype, place.device, how, found % 2 == 0, False, True)
+                    kind = ranks, inside, method == "all_to_all", d, cu is None, how, found % 2
+                    for rank in range(ranks):
+                        across, inner = divmod(rank, inside)
+                        seats = plans.Seat(across, ranks // inside), plans.Seat(inner, inside)
+                        try:
+                            call.rehearsed(method, *seats, place, asked.setdefault(kind, set()))
+                        except fa3.Fa3Error as error:
+                            raise AssertionError(f"{method}, rank {rank} of {problem}") from error
+    assert found > 3000, found
 
 
 def light():
@@ -242,6 +296,11 @@ CASES = [
     ("all_to_all", "zigzag", 12, 1, 25, {"causal": True, "window": (6, 0), "softcap": 2.0}),
     ("all_to_all", "contiguous", 6, 6, 37, {"causal": True, "cu_seqlens": DOCUMENTS, "sinks": True}),
     (None, "zigzag", 4, 2, 3, {"causal": True}),
+    ("ring", "zigzag", 4, 2, 41, {"causal": True, "window": (5, 0), "sinks": True}),
+    ("ring", "zigzag", 2, 2, 40, {"window": (3, 6)}),
+    ("all_gather", "zigzag", 2, 1, 2, {"window": (1, 0), "cu_seqlens": (0, 0, 2)}),
+    ("ring", "contiguous", 2, 1, 1, {"causal": True}),
+    ("all_to_all", "zigzag", 6, 6, 1, {"window": (0, 0)}),
 ]
 
 
@@ -310,6 +369,16 @@ def rounded_once(world):
         assert others < 0.005, (plans.SLOTS, others)
     plans.SLOTS = before
     parallel._kinds.clear()
+
+
+def batched_windows(world):
+    """Rows of a batch under a window, whose chunks are parts of one document."""
+    how = {"causal": True, "window": (64, 0)}
+    for seqlen, layout in itertools.product((256, 331), layouts.NAMES):
+        for method in ("all_gather", "ring", "all_to_all", None):
+            if world.rank < 4:
+                run_case(world, world.groups[4], (method, layout, 4, 4, seqlen, how))
+        run_case(world, world.pair, ("two_level", layout, 4, 2, seqlen, how))
 
 
 def four_ranks(world):
@@ -455,25 +524,119 @@ def inside_torch(world):
     assert (found - parallel.shard(o, mesh)).abs().max() <= world.close
 
 
+def outcome(group, call, *arguments, **named):
+    """The error that all ranks of the group raise: its type and its text."""
+    try:
+        call(*arguments, **named)
+        mine = "accepted"
+    except Exception as error:
+        mine = type(error), str(error)
+    every = [None] * dist.get_world_size(group)
+    dist.all_gather_object(every, mine, group=group)
+    assert mine != "accepted" and len(set(every)) == 1, every
+    return mine
+
+
+def refused_alike(world):
+    """Where one rank refuses a call, or ranks differ in its arguments, all raise the same, and the next call is right."""
+    if world.rank >= 4:
+        return
+    group, case = world.groups[4], ("ring", "contiguous", 4, 2, 40, {"causal": True, "window": (9, 0)})
+    calls = world.inputs(40)[:3]
+    q, k, v = (parallel.shard(x, group, "contiguous") for x in calls)
+    usual = {"method": "ring", "layout": "contiguous", "causal": True}
+    # The library refuses to merge these; the first rank has nothing to merge.
+    d = 4 if world.device == "cpu" else 520
+    odd = [x[..., :1].expand(*x.shape[:-1], d).contiguous() for x in (q, k, v)]
+    with torch.no_grad():
+        kind, text = outcome(group, parallel.attention, *odd, group, **usual)
+    assert issubclass(kind, fa3.Fa3Error) and "head_dim" in text, (kind, text)
+    one = lambda number, other: number if world.rank == 2 else other  # rank 2's in its place
+    short = [x[:, :9] for x in (q, k, v)]
+    differing = [
+        (one(short, (q, k, v)), {"seqlen": 40}, ValueError, "q has 9 tokens, must have 10: rank 2 of 4"),
+        (one(short, (q, k, v)), {}, ValueError, "seqlen is 40 on rank 0, but 36 on rank 2"),
+        ((q, one(k[:, :9], k), v), {}, ValueError, "k has 9 tokens"),
+        ((q, k, one(None, v)), {}, TypeError, "v is NoneType"),
+        (one([x.half() for x in (q, k, v)], (q, k, v)), {}, ValueError, "dtype is"),
+        ((q, one(k.half(), k), v), {}, fa3.InvalidArgument, "k.dtype is fp16"),
+        (one([x.long() for x in (q, k, v)], (q, k, v)), {}, fa3.InvalidArgument, "q.dtype is int64"),
+        ((one(q.clone().requires_grad_(), q), k, v), {}, ValueError, "requires_grad is False on rank 0, but True"),
+        ((q, k, v), {"method": one("all_gather", "ring")}, ValueError, "method is 'ring' on rank 0, but 'all_gather'"),
+        ((q, k, v), {"method": one("gather", "ring")}, ValueError, "method is 'gather'"),
+        ((q, k, v), {"window": one((9, 0), (5, 0))}, ValueError, "window is (5, 0) on rank 0, but (9, 0) on rank 2"),
+        ((q, k, v), {"layout": one("zigzag", "contiguous")}, ValueError, "layout is 'contiguous' on rank 0"),
+        ((q, k, v), {"softcap": one(-1.0, None)}, fa3.InvalidArgument, "softcap is -1"),
+        ((q, k, v), {"sinks": one(torch.zeros(4, device=world.device), None)}, ValueError, "sinks is False on rank 0"),
+        ((q, k, v), {"sinks": torch.zeros(one(3, 4), device=world.device)}, fa3.InvalidArgument, "sinks.dim[0] is 3"),
+    ]
+    for tensors, how, error, message in differing:
+        kind, text = outcome(group, parallel.attention, *tensors, group, **{**usual, **how})
+        assert kind is error and message in text, (kind, text, message)
+        run_case(world, group, case)
+    packed, sums = [x[0] for x in (q, k, v)], (0, 7, 40)
+    kind, text = outcome(group, parallel.attention, *packed, group, cu_seqlens=one((0, 8, 40), sums), **usual)
+    assert kind is ValueError and "cu_seqlens is (0, 7, 40) on rank 0, but (0, 8, 40)" in text, (kind, text)
+    kind, text = outcome(group, parallel.unshard, one(q[:, :9], q), group, "contiguous", seqlen=40)
+    assert kind is ValueError and "x has 9 tokens" in text, (kind, text)
+    kind, text = outcome(group, parallel.unshard, one(q[..., :4], q), group, "contiguous")
+    assert kind is ValueError and "sizes is [2, 4, 8] on rank 0, but [2, 4, 4] on rank 2" in text, (kind, text)
+
+
+def refused_in_pairs(world):
+    """The same where two groups make one: nodes tell each other what their ranks told."""
+    q, k, v = (parallel.shard(x, world.pair) for x in world.inputs(8 * world.size)[:3])
+    for rank in range(world.size):
+        one = lambda number, other, rank=rank: number if world.rank == rank else other
+        short = [one(x[:, :7], x) for x in (q, k, v)]
+        kind, text = outcome(None, parallel.attention, *short, world.pair, causal=True)
+        assert kind is ValueError and "q has 7 tokens" in text, (rank, kind, text)
+        kind, text = outcome(None, parallel.attention, q, k, v, world.pair, causal=True, window=one((3, 0), (4, 0)))
+        assert kind is ValueError and "window is" in text and f"on rank {rank}" in text, (rank, kind, text)
+        run_case(world, world.pair, ("two_level", "zigzag", 4, 2, 25, {"causal": True}))
+
+
+def told_once(world):
+    """Where hosts only enqueue, ranks tell each other about each kind of call once, and about each call if asked to."""
+    if world.rank >= 2:
+        return
+    group, told = dist.new_group([0, 1], use_local_synchronization=True), []
+    q, k, v = (parallel.shard(x, group) for x in world.inputs(24)[:3])
+    always, tell, kept = parallel._always, agreement._tell, agreement.KEPT
+    agreement._tell = lambda team, text: told.append(text) or tell(team, text)
+    try:
+        parallel._always, agreement.KEPT = lambda x: False, 2
+        for causal, expected in ((True, 1), (True, 1), (False, 2), (False, 2), (True, 2), ("top_left", 2)):
+            parallel.attention(q, k, v, group, causal=causal)
+            assert len(told) == expected, (causal, told)
+        parallel.attention(q, k, v, group, window=(3, 0))
+        parallel.attention(q, k, v, group, causal=True)  # has been forgotten, on all ranks alike
+        assert len(told) == 4, told
+        parallel._always = lambda x: True
+        parallel.attention(q, k, v, group, causal=True)
+        assert len(told) == 5, told
+    finally:
+        parallel._always, agreement._tell, agreement.KEPT = always, tell, kept
+
+
 def refusals(world):
-    """On one rank alone, which would wait for the others if anything were sent."""
     group, outside = world.groups[min(3, world.size)], world.groups[1]
     if world.rank == 1:
         refused(ValueError, "must be a process group that this rank is in", parallel.shard, torch.ones(2, 2), outside)
-    if world.rank or world.size < 3:
+    if world.size >= 4:
+        some = [x[:, :4] for x in world.inputs(18, 6, 3)[:3]]
+        refused(ValueError, "method is 'ring', but group is a pair", parallel.attention, *some, world.pair, method="ring")
+    if world.rank >= 3 or world.size < 3:
         return
     q, k, v = (x[:, :6] for x in world.inputs(18, 6, 3)[:3])
     call = parallel.attention
     refused(ValueError, "q has 5 tokens, for layout 'zigzag'", call, q[:, :5], k[:, :5], v[:, :5], group)
-    refused(ValueError, "q has 6 tokens, must have 7", call, q, k, v, group, seqlen=19)
+    refused(ValueError, "q has 6 tokens, must have 7: rank 0 of 3", call, q, k, v, group, seqlen=19)
     refused(ValueError, "k has 4 tokens", call, q, k[:, :4], v[:, :4], group)
     refused(ValueError, "layout is 'zig'", call, q, k, v, group, layout="zig")
     refused(ValueError, "layout is None", parallel.shard, q, group, None)
     refused(ValueError, "method is 'gather'", call, q, k, v, group, method="gather")
     refused(ValueError, "method is 'two_level', but group", call, q, k, v, group, method="two_level")
-    if world.size >= 4:
-        some = [x[:, :4] for x in (q, k, v)]
-        refused(ValueError, "method is 'ring', but group is a pair", call, *some, world.pair, method="ring")
     refused(ValueError, "group has two groups that share 3 ranks", call, q, k, v, (group, group))
     refused(ValueError, "group has 3 groups", call, q, k, v, (group,) * 3)
     refused(ValueError, "group is 'nccl'", call, q, k, v, "nccl")
@@ -513,7 +676,8 @@ def missing(world):
             time.sleep(1.5 * LATE.total_seconds())
         else:
             refused(RuntimeError, "", parallel.attention, q, k, v, group, method=method, causal=True)
-        assert time.monotonic() - start < 5 * LATE.total_seconds(), (method, time.monotonic() - start)
+        # By the group's timeout, not the world's: how soon after it depends on what else runs here.
+        assert time.monotonic() - start < LATEST.total_seconds(), (method, time.monotonic() - start)
 
 
 def long(world):
@@ -533,11 +697,11 @@ def work(rank, size, device, folder, asked_long):
     if device == "cuda":
         torch.cuda.set_device(rank)
     store = dist.FileStore(f"{folder}/{device}", size)
-    backend, timeout = "gloo" if device == "cpu" else "nccl", datetime.timedelta(seconds=240)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    backend = "gloo" if device == "cpu" else "nccl"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LATEST)
     world = World(rank, size, device)
-    of_four = [four_ranks, few_slots, rounded_once] * (size >= 4)
-    parts = [every_method, against_float64, *of_four, repeated, halves, sent]
+    of_four = [batched_windows, four_ranks, few_slots, rounded_once, refused_alike, refused_in_pairs] * (size >= 4)
+    parts = [every_method, against_float64, *of_four, repeated, halves, sent, told_once]
     for part in (*parts, checkpointed, compiled, sharded, inside_torch, refusals, *[long] * asked_long, missing):
         start = time.monotonic()
         part(world)
@@ -569,7 +733,7 @@ def example(folder):
 def main():
     fa3.load(sys.argv[1])
     asked_long = "--long" in sys.argv
-    for case in (light, layouts_exhaustively, few_calls, slots, costs_without_processes):
+    for case in (light, layouts_exhaustively, few_calls, slots, taken, costs_without_processes):
         case()
         print(case.__name__, flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -16,21 +16,29 @@ checkpoint, where the transfers of the forward pass are done again; in layers th
 context_parallel, whose buffers are cut as by layout "zigzag" (its F.scaled_dot_product_attention stays torch's own).
 What calls of one kind have in common, their plan and the library's parameters, is kept for others.
 
-A rank that dies or does not come is an error on the others by torch.distributed's own means: of gloo an exception at
-once or after the group's timeout, of NCCL what TORCH_NCCL_ASYNC_ERROR_HANDLING says after it."""
+Ranks agree on a call before they send tensors. Each checks its arguments and asks the library about every call of its
+plan, forward and backward, and they tell each other through the group's store, which no GPU waits for. Where one rank
+refuses the call, or ranks give different arguments, all raise the same error: of CPU tensors in each call, of CUDA
+tensors in the first one of each kind, and in each if TORCH_DISTRIBUTED_DEBUG is DETAIL. A rank with an error of its own
+raises that, and waits for nobody.
+
+A rank that dies or does not come is an error on the others: a RuntimeError after the group's timeout while they agree,
+then by torch.distributed's own means, of gloo an exception at once or after the timeout, of NCCL what
+TORCH_NCCL_ASYNC_ERROR_HANDLING says after it."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
 import fa3
-from fa3 import _forward, _torch
+from fa3 import _backward, _forward, _torch
 
-from . import autograd, cost_model, kernels, layouts, methods, plans
+from . import agreement, autograd, cost_model, kernels, layouts, methods, plans
 
 __all__ = ["attention", "costs", "shard", "unshard", "CARDS", "Card", "LAYOUTS", "METHODS"]
 
@@ -54,6 +62,11 @@ class _Ranks(NamedTuple):
     @property
     def rank(self):
         return self.across.rank * self.inside.size + self.inside.rank
+
+    def seats(self, rank=None):
+        """Those of a rank, or of this one, in across and in inside."""
+        places = divmod(self.rank if rank is None else rank, self.inside.size)
+        return tuple(plans.Seat(place, team.size) for place, team in zip(places, (self.across, self.inside)))
 
 
 def _team(name, group):
@@ -98,24 +111,25 @@ def shard(x: torch.Tensor, group: Group = None, layout: str = "zigzag", *, dim: 
 def unshard(x: torch.Tensor, group: Group = None, layout: str = "zigzag", *, dim: int = 1,
             seqlen: Optional[int] = None) -> torch.Tensor:  # fmt: skip
     """All tokens, on every rank, of what `shard` made; x is sent to all. seqlen: how many they are; None if each rank
-    has as many. No gradient flows through it."""
-    _torch._refuse_gradients("fa3.distributed.unshard", {"x": x})
-    _check_layout(layout)
+    has as many. No gradient flows through it. Errors as of `attention`."""
     ranks = _ranks(group)
-    seqlen = _seqlen("x", x.shape[dim], ranks, layout, seqlen)
-    parts, nodes = _parts(ranks, layout, seqlen)
+    with _refusing(ranks):
+        _torch._refuse_gradients("fa3.distributed.unshard", {"x": x})
+        _check_layout(layout)
+        seqlen = _seqlen("x", x.shape[dim], ranks, layout, seqlen)
+        sizes = [size for i, size in enumerate(x.shape) if i != dim % x.ndim]
+        text = agreement.note(call="unshard", dim=dim % x.ndim, sizes=sizes, **_look(x), layout=layout, seqlen=seqlen)
+    agreement.reach(ranks, text, _always(x))
+    parts, nodes = _parts(*ranks.seats(), layout, seqlen)
     return methods.gather(ranks.across, methods.gather(ranks.inside, [x], parts, dim), nodes, dim)[0]
 
 
-def _parts(ranks, layout, seqlen):
-    """(the positions of the ranks of this node, those of all nodes)"""
-    every = [layouts.pieces(layout, ranks.size, seqlen, rank) for rank in range(ranks.size)]
-    nodes = [tuple(every[i : i + ranks.inside.size]) for i in range(0, ranks.size, ranks.inside.size)]
-    return nodes[ranks.across.rank], tuple(map(layouts.union, nodes))
-
-
-def _seats(ranks):
-    return plans.Seat(*ranks.across[1:]), plans.Seat(*ranks.inside[1:])
+def _parts(across, inside, layout, seqlen):
+    """(the positions of the ranks of this node, those of all nodes). across, inside: this rank's seats."""
+    size = across.size * inside.size
+    every = [layouts.pieces(layout, size, seqlen, rank) for rank in range(size)]
+    nodes = [tuple(every[i : i + inside.size]) for i in range(0, size, inside.size)]
+    return nodes[across.rank], tuple(map(layouts.union, nodes))
 
 
 def _seqlen(name, rows, ranks, layout, seqlen):
@@ -145,15 +159,34 @@ def _cu_seqlens(cu_seqlens, seqlen):
     return found, found[-1]
 
 
-def _check_tensors(q, k, v):
-    fa3._arrays.check({"q": q, "k": k, "v": v})
+@contextlib.contextmanager
+def _refusing(ranks):
+    """What is raised is told to the other ranks."""
+    try:
+        yield
+    except Exception as error:
+        agreement.refuse(ranks, error)
+        raise
+
+
+def _look(x):
+    return {"dtype": str(x.dtype), "device": x.device.type}
+
+
+def _always(x):
+    """Whether ranks tell each other about each call, not only about those of a new kind: where hosts compute, too."""
+    return x.device.type == "cpu" or dist.get_debug_level() == dist.DebugLevel.DETAIL
+
+
+def _check_tensors(q, k, v, sinks=None):
+    fa3._arrays.check({"q": q, "k": k, "v": v}, {"sinks": sinks})
     if not isinstance(q, torch.Tensor):
         raise TypeError(f"q is {type(q).__name__}, must be a torch tensor")
 
 
 def _prepared(q, k, v, group, layout, causal, window, cu_seqlens, seqlen, **scores):
-    """(ranks, problem), with all that can be refused without a look at other ranks."""
-    _check_tensors(q, k, v)
+    """(ranks, problem), with all that can be refused without a look at other ranks or at the calls of a plan."""
+    _check_tensors(q, k, v, scores.get("sinks"))
     _check_layout(layout)
     ranks, packed = _ranks(group), cu_seqlens is not None
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -175,9 +208,9 @@ def _prepared(q, k, v, group, layout, causal, window, cu_seqlens, seqlen, **scor
         fa3.forward(*none, **scores)
     return ranks, cost_model.Problem(
         ranks=ranks.size, inside=ranks.inside.size if ranks.is_pair else 0, layout=layout, seqlen=seqlen,
-        cu_seqlens=cu_seqlens or (0, seqlen), **dict(zip(("left", "right"), layouts.sides(bool(causal), window))),
+        cu_seqlens=cu_seqlens or (0, seqlen), **dict(zip(("left", "right"), layouts.sides(bool(causal), window, seqlen))),
         batch=1 if packed else q.shape[0], heads=q.shape[-2], heads_kv=k.shape[-2], head_dim=q.shape[-1],
-        head_dim_v=v.shape[-1], bytes=q.element_size(),
+        head_dim_v=v.shape[-1], bytes=q.element_size(), packed=packed,
     )  # fmt: skip
 
 
@@ -232,21 +265,36 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
     None: the one that `costs` puts first for `card`; explain: rank 0 prints that table.
 
     Returns o: (batch, tokens, heads, head_dim_v), with return_lse (o, lse), lse: (batch, heads, tokens) in float32.
-    Errors about arguments come before anything is sent. A rank whose tensors alone have other shapes than the layout
-    has for it raises one, and the others wait for it until the group's timeout."""
-    cu_seqlens = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens
-    cu_seqlens, window = (tuple(x) if isinstance(x, list) else x for x in (cu_seqlens, window))
-    if not (type(q) is type(k) is type(v) is torch.Tensor):
-        _check_tensors(q, k, v)
-    q, k, v, flags, _ = _torch._resolved(q, k, v, fa3.FLAG_DETERMINISTIC if deterministic else 0, None)
-    ranks, how = _ranks(group), kernels.How(fa3._scale(softmax_scale), fa3._softcap(softcap), bool(flags))
-    looks = [(x.shape, x.dtype, x.device, x.layout) for x in (q, k, v, sinks) if x is not None]
-    key = (*looks, *_seats(ranks), ranks.is_pair, method, layout, causal, window, cu_seqlens, seqlen, how, card)
-    known = _known(key)
-    if known is None:
-        scores = {"sinks": sinks, "softcap": softcap, "softmax_scale": softmax_scale}
-        problem = _prepared(q, k, v, group, layout, causal, window, cu_seqlens, seqlen, **scores)[-1]
-        known = _remember(key, _chosen(method, problem, ranks, card, cu_seqlens is not None))
+    Errors come before anything is sent, and all ranks raise them: what one refuses, its tensors' shapes, dtypes and a
+    call of its plan that the library refuses among it, as a ValueError, TypeError, NotImplementedError or fa3.Fa3Error
+    of the same text, others as a RuntimeError; a ValueError where ranks differ in arguments (other than card, explain
+    and deterministic), in dtypes, or in whether a tensor requires a gradient: all ranks go backward, or none. A kind of
+    CUDA call that all ranks agreed on before is not compared again: if one rank alone refuses or changes it then, the
+    others wait until the group's timeout. Of group itself only the rank that gives it raises an error. q, k and v with
+    strides that the kernels do not take are copied."""
+    ranks = _ranks(group)
+    with _refusing(ranks):
+        cu_seqlens = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens
+        cu_seqlens, window = (tuple(x) if isinstance(x, list) else x for x in (cu_seqlens, window))
+        if not (type(q) is type(k) is type(v) is torch.Tensor and (sinks is None or isinstance(sinks, torch.Tensor))):
+            _check_tensors(q, k, v, sinks)
+        q, k, v, flags, _ = _torch._resolved(q, k, v, fa3.FLAG_DETERMINISTIC if deterministic else 0, None)
+        how = kernels.How(fa3._scale(softmax_scale), fa3._softcap(softcap), bool(flags))
+        looks = [(x.shape, x.dtype, x.device, x.layout) for x in (q, k, v, sinks) if x is not None]
+        gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, sinks) if x is not None)
+        key = (*looks, *ranks.seats(), ranks.is_pair, method, layout, causal, window, cu_seqlens, seqlen, how, card,
+               bool(return_lse), gradients)  # fmt: skip
+        known = _known(key)
+        if known is None:
+            scores = {"sinks": sinks, "softcap": softcap, "softmax_scale": softmax_scale}
+            problem = _prepared(q, k, v, group, layout, causal, window, cu_seqlens, seqlen, **scores)[-1]
+            if gradients and (wide := _backward.too_wide(q, v)):
+                raise NotImplementedError(f"attention has no backward pass with {wide}: call it under torch.no_grad()")
+            call = _Call(problem, q.dtype, q.device, how, sinks is not None, bool(return_lse), gradients)
+            known = _remember(key, _chosen(method, call, ranks, card))
+        # Whether the library takes a tensor must not hang on where one rank has it.
+        q, k, v = (x if x.is_contiguous() and not x.data_ptr() % 16 else _torch._readable(x) for x in (q, k, v))
+    agreement.reach(ranks, known.note, _always(q))
     if explain and ranks.rank == 0:
         print(f"{known.table}\nchosen: {known.method}", flush=True)
     heads, keys = ranks.inside, ranks.across
@@ -257,6 +305,45 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
     return (o, lse) if return_lse else o
 
 
+class _Call(NamedTuple):
+    """What plans and the library are asked about, the same on all ranks."""
+
+    problem: cost_model.Problem
+    dtype: torch.dtype
+    device: torch.device
+    how: kernels.How
+    has_sinks: bool
+    return_lse: bool
+    gradients: bool
+
+    def note(self, method):
+        of, scores = self.problem, {"softmax_scale": self.how.softmax_scale, "softcap": self.how.softcap}
+        return agreement.note(
+            call="attention", method=method, layout=of.layout, seqlen=of.seqlen,
+            cu_seqlens=of.cu_seqlens if of.packed else None, window=(of.left, of.right), batch=of.batch,
+            heads=of.heads, heads_kv=of.heads_kv, head_dim=of.head_dim, head_dim_v=of.head_dim_v, dtype=self.dtype,
+            device=self.device.type, **scores, sinks=self.has_sinks, requires_grad=self.gradients,
+            **({"return_lse": self.return_lse} if method in ("all_to_all", "two_level") else {}),
+        )  # fmt: skip
+
+    def rehearsed(self, method, across, inside, place, asked):
+        """The plan of the rank with these seats. Raises what the library would of one of its calls."""
+        of = self.problem
+        keys, heads, (parts, nodes) = across, inside, _parts(across, inside, of.layout, of.seqlen)
+        if method == "all_to_all":
+            heads, keys, parts, nodes = keys, plans.ALONE, nodes, (layouts.union(nodes),)
+        kind = "all_gather" if method == "all_gather" else "ring"
+        plan = plans.Plan(plans.Spread(heads, keys, kind, parts, nodes, of.cu_seqlens, of.left, of.right,
+                                       0 if of.packed else 1))  # fmt: skip
+        lead = (plan.rows,) if of.packed else (of.batch, plan.rows)
+        query_heads, key_heads = (layouts.heads_of(x, heads.size, heads.rank)[1] for x in (of.heads, of.heads_kv))
+        sizes = (query_heads, of.head_dim), (key_heads, of.head_dim), (key_heads, of.head_dim_v)
+        q, k, v = (torch.empty((*lead, *size), dtype=self.dtype, device="meta") for size in sizes)
+        sinks = torch.empty(query_heads, device="meta", dtype=torch.float32) if self.has_sinks else None
+        autograd.rehearse(plan, self.how, place, asked, q, k, v, sinks, self.gradients)
+        return plan
+
+
 class _Known(NamedTuple):
     """What calls of one kind have in common: nothing of it depends on the tensors' numbers, nor on the group itself."""
 
@@ -264,6 +351,7 @@ class _Known(NamedTuple):
     table: cost_model.Table
     plan: plans.Plan
     prepared: dict
+    note: str
 
 
 _kinds: "collections.OrderedDict[tuple, _Known]" = collections.OrderedDict()
@@ -284,7 +372,8 @@ def _remember(key, known):
     return known
 
 
-def _chosen(method, problem, ranks, card, packed):
+def _chosen(method, call, ranks, card):
+    problem = call.problem
     if method is not None and method not in METHODS:
         raise ValueError(f"method is {method!r}, must be None or one of {', '.join(METHODS)}")
     table = cost_model.table(problem, _card(card))
@@ -293,10 +382,12 @@ def _chosen(method, problem, ranks, card, packed):
     method = table[0].method if method is None else method
     if cost_model.refusal(method, problem):
         raise ValueError(cost_model.refusal(method, problem))
-    parts, nodes = _parts(ranks, problem.layout, problem.seqlen)
-    keys, heads = _seats(ranks)
-    if method == "all_to_all":
-        heads, keys, parts, nodes = keys, plans.ALONE, nodes, (layouts.union(nodes),)
-    spread = plans.Spread(heads, keys, "all_gather" if method == "all_gather" else "ring", parts, nodes,
-                          problem.cu_seqlens, problem.left, problem.right, 0 if packed else 1)  # fmt: skip
-    return _Known(method, table, plans.Plan(spread), {})
+    place = kernels.Place(call.device)
+    rehearsed = lambda rank: call.rehearsed(method, *ranks.seats(rank), place, set())
+    try:
+        plan = rehearsed(ranks.rank)
+    except Exception:
+        for rank in range(ranks.size):  # all ranks raise what the first one does whose calls are refused
+            rehearsed(rank)
+        raise
+    return _Known(method, table, plan, {}, call.note(method))

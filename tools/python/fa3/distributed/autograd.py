@@ -26,19 +26,26 @@ def _strides(*tensors):
     return tuple([None if x is None else x.stride() for x in tensors])
 
 
-def _forward(run, q, k, v, sinks):
-    plan = run.plan
+def _outputs(plan, how, q, v):
+    """(o, lse, parts, sums): the results, and where the calls write theirs, which are merged if they have slots."""
     o = q.new_empty((*q.shape[:-1], v.shape[-1]))
     lse = q.new_empty((*q.shape[: plan.dim], q.shape[-2], q.shape[plan.dim]), dtype=torch.float32)
+    if plan.slots == 1:
+        return o, lse, o, lse
+    dtype = torch.float32 if kernels.gives_float32(q, v, how) else q.dtype
+    return o, lse, o.new_empty((plan.slots, *o.shape), dtype=dtype), lse.new_empty((plan.slots, *lse.shape))
+
+
+def _forward(run, q, k, v, sinks):
+    plan, merges = run.plan, run.plan.slots > 1
+    o, lse, parts, sums = _outputs(plan, run.how, q, v)
     if not o.numel():
         for _ in methods.chunks(plan, run.keys, k, v):
             pass
         return o, lse
-    merges, in_calls, parts, sums = plan.slots > 1, sinks, o, lse
-    if merges:
-        dtype = torch.float32 if kernels.gives_float32(q, v, run.how) else q.dtype
-        parts, in_calls, dims = o.new_empty((plan.slots, *o.shape), dtype=dtype), None, (plan.slots, *lse.shape)
-        sums = lse.new_full(dims, -math.inf) if plan.has_gaps else lse.new_empty(dims)
+    in_calls = None if merges else sinks
+    if merges and plan.has_gaps:
+        sums.fill_(-math.inf)
     calls = kernels.Calls(run.prepared, ("forward", _strides(q, k, v, in_calls)), q.device)
     addresses = {"q": q.data_ptr(), "o": parts.data_ptr(), "lse": sums.data_ptr()}
     if in_calls is not None:
@@ -68,10 +75,22 @@ def _forward(run, q, k, v, sinks):
     return o, lse
 
 
+def _adds(plan):
+    """Whether dq is a sum in float32: more than one rounding of q's dtype."""
+    return plan.most > 2
+
+
+def _gradients(plan, job, q, k, v, dq):
+    """(direct, part, flat, shapes): where a call writes dq, to dq itself if it is direct, and dk and dv of its keys."""
+    call, direct = job.call, job.is_first and not _adds(plan)
+    shapes = [methods.resized(x.shape, plan.dim, call.k_end - call.k_start) for x in (k, v)]
+    part = dq if direct else q.new_empty(methods.resized(q.shape, plan.dim, call.q_end - call.q_start))
+    return direct, part, k.new_empty(sum(map(math.prod, shapes))), shapes
+
+
 def _backward(run, dout, dlse, q, k, v, o, lse):
     """(dq, dk, dv). With o and lse over all keys the backward pass of a part is that part of the whole's."""
-    plan, dim = run.plan, run.plan.dim
-    adds = plan.most > 2  # more than one rounding of q's dtype
+    plan, dim, adds = run.plan, run.plan.dim, _adds(run.plan)
     dq = (q.new_zeros if plan.mixes or not plan.most else q.new_empty)(
         q.shape, dtype=torch.float32 if adds else q.dtype
     )
@@ -86,13 +105,9 @@ def _backward(run, dout, dlse, q, k, v, o, lse):
         if step.jobs and q.numel():
             addresses["k"], addresses["v"] = keys.addresses()
         for job in step.jobs if q.numel() else ():
-            call, direct = job.call, job.is_first and not adds
-            shapes = [methods.resized(x.shape, dim, call.k_end - call.k_start) for x in (k, v)]
-            size = math.prod(shapes[0])
-            flat = k.new_empty(size + math.prod(shapes[1]))
-            part = dq if direct else q.new_empty(methods.resized(q.shape, dim, call.q_end - call.q_start))
+            call, (direct, part, flat, shapes) = job.call, _gradients(plan, job, q, k, v, dq)
             addresses["dq"], addresses["dk"] = part.data_ptr(), flat.data_ptr()
-            addresses["dv"] = addresses["dk"] + size * flat.element_size()
+            addresses["dv"] = addresses["dk"] + math.prod(shapes[0]) * flat.element_size()
             calls.run(addresses, kernels.backward, job, dim, run.how, direct, inputs, keys, part, flat, shapes)
             if not direct:
                 rows = dq.narrow(dim, call.q_start, call.q_end - call.q_start)
@@ -101,6 +116,35 @@ def _backward(run, dout, dlse, q, k, v, o, lse):
         gradients.add(step, found)
     calls.end()
     return dq.to(q.dtype), *gradients.total()
+
+
+def rehearse(plan, how, place, asked, q, k, v, sinks, differentiated):
+    """Raises what the library would of a call of the plan, backward only if it is differentiated. Nothing is computed:
+    q, k, v and sinks are on the device meta, as a rank has them where it makes its calls. asked: a set of the sizes of
+    calls that are not asked about again, with all else in common; those of this plan are added."""
+    o, lse, parts, sums = _outputs(plan, how, q, v)
+    if not o.numel():
+        return
+    merges, dim, dq = plan.slots > 1, plan.dim, q
+    inputs = {"dout": o, "q": q, "o": o, "lse": lse, "dlse": lse}
+    for step in plan.steps:
+        for job in step.jobs:
+            call = job.call
+            rows, count = call.q_end - call.q_start, call.k_end - call.k_start
+            size = call._replace(q_start=0, q_end=rows, k_start=0, k_end=count), merges, job.is_first
+            if size in asked:
+                continue
+            asked.add(size)
+            keys = methods.Keys(*(x.new_empty(methods.resized(x.shape, dim, step.end - step.first)) for x in (k, v)))
+            sinks_of_call = None if merges else sinks
+            kernels.forward(place, job, dim, how, merges, q, keys, parts, sums, sinks_of_call).check(place)
+            if differentiated:
+                direct, *gradients = _gradients(plan, job, q, k, v, dq)
+                kernels.backward(place, job, dim, how, direct, inputs, keys, *gradients).check(place)
+    for to in (o, parts[0]) if merges else ():  # parts are folded to one that is as they are
+        if (to.shape, to.dtype, plan.slots) not in asked:
+            kernels.combine(place, o_parts=parts, lse_parts=sums, o=to, lse=lse).check(place)
+            asked.add((to.shape, to.dtype, plan.slots))
 
 
 def _of_sinks(sinks, dout, dlse, o, lse):

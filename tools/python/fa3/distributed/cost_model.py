@@ -48,6 +48,12 @@ class Problem(NamedTuple):
     head_dim: int
     head_dim_v: int
     bytes: int  # of a number
+    packed: bool = False
+
+    @property
+    def seen(self):
+        """What layouts.calls takes behind the positions."""
+        return self.cu_seqlens, self.left, self.right, self.packed
 
     def parts(self):
         return tuple(layouts.pieces(self.layout, self.ranks, self.seqlen, rank) for rank in range(self.ranks))
@@ -137,7 +143,7 @@ def _all_gather(problem, nodes, ranks, card, link):
     sent = peers * longest * row * problem.bytes
     reduced = peers * longest * row * FLOAT32
     memory = 2 * problem.seqlen * row * (problem.bytes + FLOAT32)
-    on = [layouts.calls(node, whole, problem.cu_seqlens, problem.left, problem.right) for node in nodes]
+    on = [layouts.calls(node, whole, *problem.seen) for node in nodes]
     forward, backward = _seconds(problem, max(map(layouts.products, on)), _share(problem.heads, ranks), card)
     # Keys are packed, and come in other places than they have; gradients of each call are added to zeros.
     copied = 2 * (longest + problem.seqlen) * row * problem.bytes / card.memory if peers else 0.0
@@ -155,10 +161,7 @@ def _ring(problem, nodes, ranks, card, link):
     computed, came, went = [], [], []  # seconds of products; bytes of keys; of their gradients
     called = [0] * count  # rows of all calls of a rank
     for step in range(count):
-        on = [
-            layouts.fused(layouts.calls(nodes[i], nodes[i - step], problem.cu_seqlens, problem.left, problem.right))
-            for i in range(count)
-        ]
+        on = [layouts.fused(layouts.calls(nodes[i], nodes[i - step], *problem.seen)) for i in range(count)]
         called = [rows + sum(call.q_end - call.q_start for call in calls) for rows, calls in zip(called, on)]
         computed.append(_seconds(problem, max(map(layouts.products, on)), heads, card))
         extents = [layouts.extent(calls) for calls in on]

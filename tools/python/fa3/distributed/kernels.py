@@ -17,6 +17,7 @@ from . import methods
 
 
 _ADDRESS = struct.Struct("Q")
+FARTHEST = 1 << 41  # bytes: a tensor of the library's is smaller
 
 
 class How(NamedTuple):
@@ -50,6 +51,28 @@ class Place:
             torch.zeros(1, device=self.device)  # a thread in which torch's context was not current yet
             self.library.enqueue(params, workspace, size, self.stream)
 
+    def check(self, params):
+        """Raises what `run` would, whatever numbers the tensors hold."""
+        if self.device.type == "cpu":
+            self.library.reference(_without_sequences(params))
+        else:
+            self.library.check(params)
+
+
+def _without_sequences(params):
+    """The same call in a batch of none: the reference, which has no check of its own, then has nothing to do."""
+    found = type(params).from_buffer_copy(params)
+    packed = params.call != "combine" and params.cu_seqlens_q.rank
+    for name, kind in params._fields_:
+        tensor = getattr(found, name)
+        if kind is not _abi.Tensor or not tensor.rank or name == "sinks":
+            continue
+        if name.startswith("cu_seqlens"):
+            tensor.dim[0] = 1
+        elif not packed:
+            tensor.dim[1 if "parts" in name else 0] = 0
+    return found
+
 
 def current(device):
     """A context in which the device is torch's current one."""
@@ -70,12 +93,19 @@ class Launch:
         ]
         self.size = place.workspace_size(params)
 
-    def run(self, place, addresses, workspace):
-        """addresses: of the wholes, by their names."""
+    def _filled(self, addresses):
         numbers = bytearray(self.bytes)
         for at, name, offset in self.places:
             _ADDRESS.pack_into(numbers, at, addresses[name] + offset)
-        place.run(self.kind.from_buffer(numbers), workspace, self.size)
+        return self.kind.from_buffer(numbers)
+
+    def run(self, place, addresses, workspace):
+        """addresses: of the wholes, by their names."""
+        place.run(self._filled(addresses), workspace, self.size)
+
+    def check(self, place):
+        """Each whole lies at an address of its own."""
+        place.check(self._filled({name: (i + 1) * FARTHEST for i, (_, name, _) in enumerate(self.places)}))
 
 
 class Calls:
@@ -153,7 +183,7 @@ def gives_float32(q, v, how):
 
 def forward(place, job, dim, how, merges, q, keys, o, lse, sinks):
     """A Launch on these whole tensors; with merges o and lse are one for each slot. sinks: a tensor or None."""
-    part, (k, v) = Part(job.call, dim, how, q.device), keys.tensors()
+    part, (k, v) = Part(job.call, dim, how, place.device), keys.tensors()
     wholes = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
     o, lse = (o[job.slot], lse[job.slot]) if merges else (o, lse)
     views = {"q": part.rows(q), "k": part.keys(k), "v": part.keys(v), "o": part.rows(o), "lse": part.of_lse(lse)}
@@ -168,7 +198,7 @@ def forward(place, job, dim, how, merges, q, keys, o, lse, sinks):
 def backward(place, job, dim, how, into_rows, inputs, keys, dq, flat, shapes):
     """A Launch. inputs: dout, q, o, lse and perhaps dlse, whole; flat: dk and dv of this call. into_rows: dq is whole,
     too; else this call's."""
-    part, (k, v), (dk, dv) = Part(job.call, dim, how, dq.device), keys.tensors(), methods.views(flat, shapes)
+    part, (k, v), (dk, dv) = Part(job.call, dim, how, place.device), keys.tensors(), methods.views(flat, shapes)
     wholes = {**inputs, "k": k, "v": v, "dq": dq, "dk": dk, "dv": dv}
     views = {name: part.of_lse(x) if "lse" in name else part.rows(x) for name, x in inputs.items()}
     views.update(k=part.keys(k), v=part.keys(v))

@@ -91,9 +91,10 @@ def places(found) -> list:
 # ---- which calls are made ----
 
 
-def sides(causal: bool, window) -> Tuple[int, int]:
-    """How many keys before and behind its own position a row sees."""
+def sides(causal: bool, window, seqlen: int) -> Tuple[int, int]:
+    """How many keys before and behind its own position a row sees, of so many."""
     left, right = (UNBOUNDED, UNBOUNDED) if window is None else window
+    left, right = (UNBOUNDED if side >= seqlen - 1 else side for side in (left, right))
     return left, 0 if causal else right
 
 
@@ -114,10 +115,12 @@ def seen(q: Piece, k: Piece, left: int, right: int) -> Optional[Tuple[Piece, Pie
 
 
 @functools.lru_cache(maxsize=4096)
-def calls(q: Tuple[Piece, ...], k: Tuple[Piece, ...], cu_seqlens: Tuple[int, ...], left: int,
-          right: int) -> Tuple[Call, ...]:  # fmt: skip
+def calls(q: Tuple[Piece, ...], k: Tuple[Piece, ...], cu_seqlens: Tuple[int, ...], left: int, right: int,
+          packed: bool) -> Tuple[Call, ...]:  # fmt: skip
     """Those that give the rows of q all that they see of k. cu_seqlens: where documents begin, and the end of all. A
-    row is in one call for each piece of k at most; where k is one piece, in one call."""
+    row is in one call for each piece of k at most; where k is one piece, in one call. packed: the tensors are, so a
+    call may be on several documents, or on several parts of one as if they were documents; those of a batch are on one
+    part each."""
     found = []
     for q_position, q_place, q_rows in places(q):
         for k_position, k_place, k_rows in places(k):
@@ -135,21 +138,23 @@ def calls(q: Tuple[Piece, ...], k: Tuple[Piece, ...], cu_seqlens: Tuple[int, ...
                 (a, b), (c, d) = both
                 moved = (x if x == UNBOUNDED else x + by for x, by in ((left, d - b), (right, b - d)))
                 call = Call(a + q_shift, b + q_shift, c + k_shift, d + k_shift, *moved)
-                _append(found, call, some_k.start + k_shift)
+                if not (packed and _continues(found, call, some_k.start + k_shift)):
+                    found.append(call)
     return tuple(simplified(call) for call in found)
 
 
-def _append(found, call, k_least):
-    """Appends a call, or makes it part of the last one, if its rows and keys follow there and the sides are the same.
-    Its keys may begin earlier for that, from k_least on, where its document does: the mask hides them."""
+def _continues(found, call, k_least):
+    """Makes a call of packed tensors part of the last one, if its rows and keys follow there and the sides are the
+    same; returns whether they do. Its keys may begin earlier for that, from k_least on, where its document does: the
+    mask hides them."""
     last = found[-1] if found else None
     if not last or (last.q_end, last.k_end, last.left, last.right) != (call.q_start, k_least, call.left, call.right):
-        found.append(call)
-        return
+        return False
     cu_q = last.cu_seqlens_q or (0, last.q_end - last.q_start)
     cu_k = last.cu_seqlens_k or (0, last.k_end - last.k_start)
     cu_q, cu_k = (*cu_q, call.q_end - last.q_start), (*cu_k, call.k_end - last.k_start)
     found[-1] = last._replace(q_end=call.q_end, k_end=call.k_end, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k)
+    return True
 
 
 def simplified(call: Call) -> Call:

@@ -207,7 +207,7 @@ def chunks(plan, team: Team, k, v):
         sent = None
         if end > first:
             sent = [x if end - first == x.shape[dim] else x.narrow(dim, first, end - first) for x in (k, v)]
-            sent = torch.cat(sent).view(-1) if k.shape == v.shape else packed(sent)
+            sent = torch.cat(sent).reshape(-1) if k.shape == v.shape else packed(sent)
         shapes = [resized(x.shape, dim, step.end - step.first) for x in (k, v)]
         count = math.prod(shapes[0]) + math.prod(shapes[1])
         return shapes, Transfer(team, step.to, sent, step.source, count, k.dtype, k.device)

@@ -64,6 +64,11 @@ class Spread(NamedTuple):
     right: int
     dim: int  # of the tokens in a tensor: 1, or 0 if they are packed
 
+    @property
+    def seen(self):
+        """What layouts.calls takes behind the positions."""
+        return self.cu_seqlens, self.left, self.right, self.dim == 0
+
 
 class Plan:
     """Of one rank. slots: how many results are merged at a time; 1 if each row has one call. has_gaps: a slot has no
@@ -79,12 +84,11 @@ class Plan:
 
     def _calls(self, receiver: int, sender: int):
         """(calls, (first, end)): what the receiver computes on the sender's keys from first to end - 1."""
-        of = self.spread
-        return _calls(self.nodes[receiver], self.nodes[sender], of.cu_seqlens, of.left, of.right)
+        return _calls(self.nodes[receiver], self.nodes[sender], *self.spread.seen)
 
     def _gathered(self):
-        of, whole = self.spread, layouts.union(self.nodes)
-        calls = layouts.calls(self.nodes[self.keys.rank], whole, of.cu_seqlens, of.left, of.right)
+        whole = layouts.union(self.nodes)
+        calls = layouts.calls(self.nodes[self.keys.rank], whole, *self.spread.seen)
         return Step(calls, self.keys.rank, 0, layouts.rows(whole), self.keys.rank, (0, 0), True, False, False)
 
     def _round(self):
@@ -124,8 +128,8 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=4096)
-def _calls(q, k, cu_seqlens, left, right):
-    calls = layouts.fused(layouts.calls(q, k, cu_seqlens, left, right))
+def _calls(q, k, *seen):
+    calls = layouts.fused(layouts.calls(q, k, *seen))
     first, end = layouts.extent(calls)
     return layouts.moved(calls, first), (first, end)
 
