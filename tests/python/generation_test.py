@@ -29,10 +29,15 @@ KINDS = {
     "DeepseekV3": {**MLA, "head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
                    "num_experts_per_tok": 4, "first_k_dense_replace": 1, "moe_intermediate_size": 32},
 }  # fmt: skip
+# Those that do not give their masks position_ids, as gpt-oss does not either.
+TOLD_LATE = {"OPT": {"ffn_dim": 96, "word_embed_proj_dim": 64}, "BioGpt": {},
+             "Afmoe": {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"], "num_experts": 4,
+                       "num_experts_per_tok": 4, "num_dense_layers": 1, "moe_intermediate_size": 32}}  # fmt: skip
 VERSION = tuple(map(int, transformers.__version__.split(".")[:2]))
 COMPILED = ("Llama", "GptOss")  # the others would take as long again
 WHOLE = ("Llama", "DeepseekV3")  # those whose queries see all keys before them
-both = lambda device, dtype, kind: [build(device, dtype, name, kind, **KINDS[kind]) for name in ("eager", "fa3")]
+ALL = {**KINDS, **TOLD_LATE}
+both = lambda device, dtype, kind: [build(device, dtype, name, kind, **ALL[kind]) for name in ("eager", "fa3")]
 
 
 def padded(device, dtype, kind):
@@ -65,20 +70,25 @@ def padded(device, dtype, kind):
 
 
 def packed(device, dtype, kind):
-    """Sequences one behind the other: told by their positions, or also by their lengths."""
+    """Documents one behind the other are computed as each alone: told by their positions, with a cache and without,
+    with a mask of ones, or also by their lengths."""
     x = tokens(device)
     if kind == "Llama4" and not hasattr(masking_utils, "packed_sequence_compatibility_function"):
         return  # the first releases of transformers cut sequences where the row of all of them has its chunks
     theirs, ours = both(device, dtype, kind)
-    positions = torch.stack([torch.cat([torch.arange(n) for n in ns]) for ns in ((9, 12), (1, 13, 7))]).to(device)
+    rows = ((9, 12), (1, 13, 7))
+    positions = torch.stack([torch.cat([torch.arange(n) for n in ns]) for ns in rows]).to(device)
     lengths = torch.tensor([0, 9, 21], dtype=torch.int32, device=device)
-    given = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 12, "max_length_k": 12}
+    given = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 12, "max_length_k": torch.tensor(12)}
     with torch.no_grad():
-        expected = theirs(x, position_ids=positions, use_cache=False).logits
-        close(ours(x, position_ids=positions, use_cache=False).logits, expected, dtype, f"{kind}, packed")
+        alone = lambda row, ns: [theirs(part[None], use_cache=False).logits for part in row.split(ns)]
+        expected = torch.cat([torch.cat(alone(row, ns), 1) for row, ns in zip(x, rows)])
         found = ours(x[:1], position_ids=positions[:1], use_cache=False, **given).logits
-        alone = torch.cat([theirs(part, use_cache=False).logits for part in (x[:1, :9], x[:1, 9:])], 1)
-        close(found, alone, dtype, f"{kind}, packed with lengths")
+        close(found, expected[:1], dtype, f"{kind}, packed with lengths")
+        ones = torch.ones_like(x)
+        for how in ({"use_cache": False}, {"use_cache": True}, {"attention_mask": ones}):
+            found = ours(x, position_ids=positions, **how).logits
+            close(found, expected, dtype, f"{kind}, packed, {[*how]}")
 
 
 def generated(kind):
@@ -138,6 +148,9 @@ for device in ("cpu", "cuda") if HOPPER else ("cpu",):
     for kind in KINDS:
         padded(device, DTYPES[device][0], kind)
         packed(device, DTYPES[device][0], kind)
+    for kind in TOLD_LATE:
+        if hasattr(transformers, f"{kind}Config"):
+            packed(device, DTYPES[device][0], kind)
 if VERSION < (5, 9):
     print(f"SKIPPED: generation: transformers {transformers.__version__} has other ways of it before 5.9")
 else:

@@ -50,6 +50,13 @@ padded = pad_input(rows, indices, 2, 3)
 assert torch.equal(padded[:, 2], x[:, 2]) and padded[0, 1].eq(0).all() and padded[1, 0].eq(0).all()
 padded.sum().backward()
 assert torch.equal(x.grad[..., 0], torch.tensor([[1.0, 0, 1], [0, 1, 1]]))
+from flash_attn.bert_padding import unpad_input_for_concatenated_sequences
+x, lengths = torch.randn(3, 6, 2, requires_grad=True), torch.tensor([[2, 3, 0, 0, 0, 0], [0] * 6, [6] + [0] * 5])
+rows, indices, sums, most = unpad_input_for_concatenated_sequences(x, lengths)
+assert indices.tolist() == [0, 1, 2, 3, 4, *range(12, 18)] and torch.equal(rows, x.flatten(0, 1)[indices])
+assert sums.tolist() == [0, 2, 5, 11] and sums.dtype == torch.int32 and most == 6 and type(most) is int
+rows.sum().backward()
+assert x.grad.sum((1, 2)).tolist() == [10, 0, 12]
 """)
     for name in ("flash_attn_interface", "flash_attn"):
         assert f"fa3: {name} is fa3.{name} from now on ({ROOT}/tools/python/fa3/{name}.py)" in said, said
@@ -91,6 +98,7 @@ from flash_attn.cute import flash_attn_func
 from flash_attn.cute.interface import flash_attn_varlen_func
 assert flash_attn_func is fa3.flash_attn_cute.flash_attn_func
 """)
+    imported()
     said, _ = program("""
 import torch, fa3
 library = torch.library.Library("flash_attn_3", "DEF")
@@ -101,6 +109,70 @@ fa3.install("flash_attn_interface")
     text = ("name is 'xformers', must be one of flash_attn_interface, flash_attn, flash_attn.cute, "
             "vllm.vllm_flash_attn, flash_mla")  # fmt: skip
     refused(ValueError, text, fa3.install, "xformers")
+
+
+def imported():
+    """Whatever way a program has of importing these modules, and of asking for them, works as with the packages."""
+    program("""
+import fa3, importlib.metadata as metadata, importlib.util
+def missing(call, *arguments):
+    try:
+        call(*arguments)
+    except (ImportError, metadata.PackageNotFoundError):
+        return True
+assert missing(metadata.version, "flash_attn") and importlib.util.find_spec("flash_attn") is None
+fa3.install("flash_attn")
+from flash_attn import bert_padding, flash_attn_interface
+import flash_attn.bert_padding as padding
+import flash_attn.flash_attn_interface
+assert padding is bert_padding is flash_attn.bert_padding is flash_attn.flash_attn_interface is fa3.flash_attn
+assert flash_attn.__path__ == [] and flash_attn.__spec__ is not None
+assert importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.bert_padding")
+assert missing(__import__, "flash_attn.layers") and importlib.util.find_spec("flash_attn.layers") is None
+for name in ("flash_attn", "flash-attn", "Flash.Attn"):
+    assert metadata.version(name) == flash_attn.__version__ == "2.8.3"
+assert metadata.packages_distributions()["flash_attn"] == ["flash_attn"]
+assert "flash_attn" in [x.metadata["Name"] for x in metadata.distributions()] and not metadata.files("flash_attn")
+assert missing(metadata.version, "flash_attn_3")
+fa3.install("flash_attn_interface")
+import flash_attn_interface
+assert metadata.version("flash-attn-3") == "3.0.0" and not hasattr(flash_attn_interface, "__path__")
+assert missing(__import__, "flash_attn.cute")
+fa3.install("flash_attn.cute")
+import flash_attn.cute as c, flash_attn.cute.interface
+from flash_attn import cute
+assert c is cute is flash_attn.cute is flash_attn.cute.interface is fa3.flash_attn_cute
+fa3.install("flash_mla")
+from flash_mla import flash_mla_interface
+assert flash_mla_interface is fa3.flash_mla
+""")
+    program("""
+import fa3, importlib.util, sys
+fa3.install("flash_attn.cute")
+assert "flash_attn" not in sys.modules
+import flash_attn.cute.interface, flash_attn.cute as c
+assert c is flash_attn.cute is fa3.flash_attn_cute and importlib.util.find_spec("flash_attn.cute")
+fa3.install("flash_attn")
+import flash_attn
+assert flash_attn is fa3.flash_attn and flash_attn.cute is c
+""")
+    with tempfile.TemporaryDirectory() as folder:  # packages that are there, and loaded by who imports them
+        for name, code in (("flash_attn", "here = 1"), ("flash_attn/cute", "1 / 0"), ("vllm", "here = 2")):
+            package = pathlib.Path(folder) / name
+            package.mkdir()
+            (package / "__init__.py").write_text(code)
+        (pathlib.Path(folder) / "flash_attn/cute/other.py").write_text("here = 3")
+        program(f"""
+import fa3, sys
+sys.path.insert(0, {folder!r})
+fa3.install("flash_attn.cute")
+fa3.install("vllm.vllm_flash_attn")
+assert not {{"flash_attn", "vllm"}} & set(sys.modules)
+import flash_attn.cute, vllm.vllm_flash_attn.flash_attn_interface
+from flash_attn.cute import other
+assert (flash_attn.here, vllm.here, other.here) == (1, 2, 3) and flash_attn.cute is fa3.flash_attn_cute
+assert vllm.vllm_flash_attn is fa3.vllm_flash_attn is vllm.vllm_flash_attn.flash_attn_interface
+""")
 
 
 def ops(device):

@@ -358,6 +358,65 @@ def other_caches(device):
     assert found[1] is out
 
 
+def bounds(device):
+    """max_seqlen as a tensor without dimensions, above what a cache has room for, and where it does not count; what
+    FlashAttention-2's functions refuse of pages."""
+    bf16, number = {"dtype": torch.bfloat16}, lambda n: torch.tensor(n, device=device)
+    sums_q, sums_k = ints(device, 0, 3, 8), ints(device, 0, 5, 9)
+    q, k, dout = normal(device, 8, 4, 16), normal(device, 9, 2, 16), normal(device, 8, 4, 16)
+    sums = {"cu_seqlens_q": sums_q, "cu_seqlens_k": sums_k}
+    for call in (lambda *most: three.flash_attn_varlen_func(q, k, k, sums_q, sums_k, *most),
+                 lambda *most: two.flash_attn_varlen_func(q, k, k, sums_q, sums_k, *most),
+                 lambda *most: four.flash_attn_varlen_func(q, k, k, **sums, max_seqlen_q=most[0], max_seqlen_k=most[1]),
+                 lambda *most: vllm.flash_attn_varlen_func(q, k, k, most[0], sums_q, most[1], sums_k)):  # fmt: skip
+        expected, found = (call(*most) for most in ((5, 5), (number(5), number(5))))
+        assert all(map(torch.equal, found, expected))
+    how = (0.0, 0.25, False, -1, -1, 0.0, None)
+    o, lse, *_ = two._flash_attn_varlen_forward(q, k, k, sums_q, sums_k, number(5), number(5), *how)
+    gradients = [[torch.empty_like(x) for x in (q, k, k)] for _ in range(2)]
+    for into, most in zip(gradients, (5, number(5))):
+        two._flash_attn_varlen_backward(dout, q, k, k, o, lse, *into, sums_q, sums_k, most, most, *how, True)
+    assert all(map(torch.equal, *gradients))
+
+    table, used = ints(device, 3, 1, 0, 2).view(2, 2), ints(device, 7, 3)
+    pages, q_cache = [normal(device, 4, 4, 2, 16, **bf16) for _ in range(2)], normal(device, 2, 3, 4, 16, **bf16)
+    rows = q_cache.flatten(0, 1)
+    by_vllm = lambda most: vllm.flash_attn_varlen_func(rows, *pages, 3, ints(device, 0, 3, 6), most, seqused_k=used,
+                                                       block_table=table, causal=True)  # fmt: skip
+    by_four = lambda most, x=pages, **how: four.flash_attn_varlen_func(q_cache, *x, seqused_k=used, max_seqlen_k=most,
+                                                                       causal=True, **how)[0]  # fmt: skip
+    with no_wait(device):
+        for most in (9, 1000, 2**31 - 1):
+            assert torch.equal(by_vllm(most), by_vllm(8))
+            assert torch.equal(by_four(most, page_table=table), by_four(8, page_table=table))
+            whole = [x.view(2, 8, 2, 16) for x in pages]
+            assert torch.equal(by_four(most, whole), by_four(8, whole))
+        by_three = lambda most: three.flash_attn_with_kvcache(q_cache, *pages, page_table=table, cache_seqlens=used,
+                                                              max_seqlen_q=most)  # fmt: skip
+        assert torch.equal(by_three(99), by_three(None))  # of packed queries alone
+    refused(ValueError, "max_seqlen_k is -1", by_four, -1, page_table=table)
+    refused(TypeError, "max_seqlen_q is 5.5", three.flash_attn_varlen_func, q, k, k, sums_q, sums_k, 5.5, 5)
+
+    sums = ints(device, 0, 3, 6), ints(device, 0, 7, 10)
+    splits = lambda n, table: two._flash_attn_varlen_forward(rows, *pages, *sums, 3, 8, *how, False, table,
+                                                             num_splits=n)  # fmt: skip
+    close(splits(1, table)[0], splits(0, table)[0].double(), "one split")
+    refused(NotImplementedError, "num_splits is 2, which packed lengths do not take with block_table", splits, 2, table)
+    append = lambda keys, *new: two.flash_attn_with_kvcache(q_cache, *pages, *new, cache_seqlens=keys, num_splits=2,
+                                                            block_table=table)  # fmt: skip
+    new = [normal(device, 2, 2, 2, 16, **bf16) for _ in range(2)]
+    append(8), append(6, *new), append(used)
+    on_host = [9, ints("cpu", 3, 9)] if device == "cpu" else [9]
+    for keys in on_host:
+        refused(ValueError, "cache_seqlens has 9 keys of a sequence, but block_table has room for 8", append, keys)
+    text = "cache_seqlens has 7 keys of a sequence and 2 new ones, but block_table has room for 8"
+    for keys in [7] + [used] * (device == "cpu"):
+        refused(ValueError, text, append, keys, *new)
+    if device == "cuda":  # which nobody waits for
+        with no_wait(device):
+            assert append(ints(device, 3, 9)).shape == q_cache.shape
+
+
 def eighths(device):
     """FP8 with scales for each head of K and V, of each sequence; caches in FP8 that get new rows, also rotated.
     torch's default dtype is another, as while servers build models."""
@@ -589,7 +648,7 @@ def refusals(device):
 
 torch.manual_seed(1)
 for device in ("cpu", "cuda") if CUDA else ("cpu",):
-    for case in (dense, odd_dims, stacked, packed, of_four, by_parts, caches, other_caches, eighths, combined,
+    for case in (dense, odd_dims, stacked, packed, of_four, by_parts, caches, other_caches, bounds, eighths, combined,
                  compiled, signatures, refusals):  # fmt: skip
         case(device)
         print(f"{device}: {case.__name__}", flush=True)

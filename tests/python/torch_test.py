@@ -163,6 +163,42 @@ def views(device):
     assert torch.equal(fa3.attention(q, one, v), fa3.attention(q, one.contiguous(), v))
 
 
+def negative(device):
+    """Tensors with torch's negative bit, as that of conj().imag: memory has their numbers with the other sign. In calls
+    that were made before, and in others; what they are written to must have none."""
+    dtype = DTYPES[device][0]
+    q, k, v, dout, _ = inputs(SHAPES[1], device, dtype)
+    minus = lambda x: torch._neg_view(-x)
+    assert minus(q).is_neg() and torch.equal(minus(q), q)
+    expected = fa3.forward(q, k, v, causal=True, return_lse=True)
+    ways = [(minus(q), k, v), (q, minus(k), v), (q, k, minus(v))]
+    if dtype == torch.float32:
+        ways.append((torch.complex(q.new_zeros(q.shape), -q).conj().imag, k, v))
+        assert ways[-1][0].is_neg()
+    for way in ways:
+        for call in (fa3.forward, fa3.attention):
+            assert all(map(torch.equal, call(*way, causal=True, return_lse=True), expected))
+    used = torch.tensor([3] * k.shape[0], dtype=torch.int32, device=device)
+    out, short = torch.empty_like(dout), fa3.forward(q, k, v, seqused_k=used)
+    for query, lengths in ((q, used), (minus(q), used), (q, minus(used))):
+        assert fa3.forward(query, k, v, seqused_k=lengths, out=out) is out and torch.equal(out, short)
+    how = {"causal": True, "deterministic": True}
+    gradients = [fa3.backward(x, *way, *expected, **how) for x, way in ((dout, (q, k, v)), (minus(dout), ways[1]))]
+    assert all(map(torch.equal, *gradients))
+    rows = [x.bfloat16() for x in (k, v)]
+    caches, at = [[torch.zeros_like(x) for x in rows] for _ in range(2)], {"cache_seqlens": torch.zeros_like(used)}
+    fa3.append(*rows, *caches[0], **at), fa3.append(minus(rows[0]), rows[1], *caches[1], **at)
+    assert all(map(torch.equal, *caches)) and torch.equal(caches[0][0], rows[0])
+    parts = torch.stack([expected[0]] * 2), torch.stack([expected[1]] * 2)
+    assert all(map(torch.equal, fa3.combine(minus(parts[0]), parts[1]), fa3.combine(*parts)))
+    text = "has torch's negative bit"
+    refused(ValueError, f"q {text}", fa3.describe, minus(q), "q")
+    refused(ValueError, f"out {text}", fa3.forward, q, k, v, out=minus(out))
+    refused(ValueError, f"out {text}", fa3.combine, *parts, out=minus(out))
+    refused(ValueError, f"v_cache {text}", fa3.append, *rows, rows[0], minus(rows[1]), **at)
+    refused(ValueError, f"dk {text}", fa3.backward, dout, q, k, v, *expected, causal=True, out=(q, minus(k), v))
+
+
 def modes(device):
     """Without gradients, with only one, in inference mode, recomputed, under autocast."""
     dtype = DTYPES[device][0]
@@ -448,7 +484,7 @@ def devices(device):
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(found[1], expected[1]))
 
 
-CASES = (gradients, repeated, asked, odd_gradients, views, modes, quantized, fp8_gradients)
+CASES = (gradients, repeated, asked, odd_gradients, views, negative, modes, quantized, fp8_gradients)
 CASES += (compiled, opchecks, fresh_compile, refusals)
 for case in CASES:
     case("cpu")

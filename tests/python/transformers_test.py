@@ -31,8 +31,10 @@ def prefill(device, dtype):
         assert torch.equal(ours(input_ids=x, use_cache=False).logits, found)
         ours.set_attn_implementation("fa3")
     gradients = []
+    next_ones = torch.nn.functional.pad(x[:, 1:], (0, 1), value=-100)
+    loss_arguments = {"ignore_index": -100, "reduction": "mean", "shift_labels": next_ones}
     for model in (theirs, ours, exact):
-        model(input_ids=x, labels=x, use_cache=False).loss.backward()
+        model(input_ids=x, labels=x, use_cache=False, **loss_arguments).loss.backward()
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     close(gradients[1], gradients[0], dtype, "gradients", gradients[2])
     if dtype == DTYPES[device][0]:
@@ -83,6 +85,10 @@ def compiled(device, dtype):
         with torch.no_grad():
             refused(RuntimeError, "attention_mask has padding inside of a sequence", run, slice(5, 7))
         refused(RuntimeError, "attention_mask has padding on the left", run, slice(0, 3))
+        positions = torch.cat([torch.arange(n) for n in (9, 12)])[None]
+        with torch.no_grad():
+            refused(RuntimeError, "llama: position_ids tell of packed sequences", fast, input_ids=x,
+                    attention_mask=ones, position_ids=positions, use_cache=False)  # fmt: skip
     padded = without(ones, slice(18, 21))
     labels, gradients = x.masked_fill(padded == 0, -100), []
     for run in (model, fast):
@@ -125,6 +131,72 @@ def refusals(device, dtype):
     Layer.is_causal, Layer.config = True, transformers.LlamaConfig()
     refused(no, "Layer of llama: is_causal is True, but no causal mask", attend, Layer(), q, k, k, None)
     assert attend(Layer(), q[:, :, :1], k, k, None)[0].shape == (1, 1, 2, 16)  # one query sees all keys in any case
+
+
+def packed(device, dtype):
+    """position_ids are looked at once for a forward pass, and say what they do to flash backends; what is refused."""
+    from fa3._transformers import masks
+
+    looks, find = [], masks.find
+    masks.find = lambda *what: looks.append(1) or find(*what)
+    x, no = tokens(device), NotImplementedError
+    model = build(device, dtype, "fa3", num_hidden_layers=3)
+    positions = torch.cat([torch.arange(n) for n in (9, 12)])[None].to(device)
+    run = lambda where=positions, ids=x, **more: model(**{"input_ids": ids, "position_ids": where, **more})
+    with torch.no_grad():
+        expected = run()
+        assert len(looks) == 1
+        alone = torch.cat([model(input_ids=part).logits for part in x.split((9, 12), 1)], 1)
+        close(expected.logits, alone, dtype, "packed")
+        looks.clear()
+        run(use_cache=False), run(positions.new_tensor([[*range(21)]]), use_cache=False)
+        assert not looks  # transformers has looked
+        ordinary = [run(positions.new_tensor([[*range(start, start + 21)]])) for start in (0, 7)]
+        assert len(looks) == 2
+        close(ordinary[1].logits, ordinary[0].logits, dtype, "from 7 on")
+        with torch.inference_mode():
+            looks.clear()
+            assert torch.equal(run(positions.clone()).logits, expected.logits) and len(looks) == 1
+        for step in (1, 5):  # of ordinary positions with a cache, one and several
+            before = model(input_ids=x[:, :-step])
+            end = model(input_ids=x[:, -step:], past_key_values=before.past_key_values).logits
+            close(end, ordinary[0].logits[:, -step:], dtype, "decoding")
+        text, padded = "llama: position_ids tell of packed sequences, and", without(torch.ones_like(x), slice(0, 4))
+        refused(no, text, run, attention_mask=padded)
+        where = (padded.cumsum(1) - 1).clamp(min=0)
+        assert torch.equal(run(where, attention_mask=padded).logits[1, 4:], run(
+            where.masked_fill(padded == 0, 1), attention_mask=padded).logits[1, 4:])  # fmt: skip
+        before = model(input_ids=x[:, :3]).past_key_values
+        refused(no, text, run, past_key_values=before)
+        refused(no, text, run, past_key_values=transformers.StaticCache(config=model.config, max_cache_len=30))
+    begins = lambda *row, seen=None: masks.beginnings(torch.tensor([row]), seen)[0].nonzero()[:, 0].add(1).tolist()
+    assert begins(0, 1, 2, 0, 1, 0) == [3, 5] and begins(5, 6, 0, 1, 0, 0) == [2, 4, 5]  # the first from its middle on
+    assert begins(3, 4, 5, 6) == begins(0, 1, 4, 5) == begins(0, 1, 1, 2, 1) == begins(0.0, 0.25, 0.5) == []
+    seen = torch.tensor([[False, False, True, True, False, True]])
+    assert begins(1, 1, 0, 1, 0, 2, seen=seen) == [] and begins(1, 1, 0, 1, 7, 0, seen=seen) == [5]
+
+    # What comes without a mask: one look for the layers that have the same positions.
+    class Layer(torch.nn.Module):
+        is_causal = False
+
+    q = torch.randn(1, 2, 21, 16, generator=torch.Generator().manual_seed(4)).to(device, dtype)
+    attend, looks[:] = transformers.AttentionInterface()["fa3"], []
+    for turn in range(3):
+        found = attend(Layer(), q, q, q, None, position_ids=positions)[0]
+        parts = [attend(Layer(), part, part, part, None)[0] for part in q.split((9, 12), 2)]
+        assert torch.equal(found, torch.cat(parts, 1)) and len(looks) == 1
+    for sums in ((0, 3, 21), (0, 13, 21)):  # lengths say more than positions, which are the same
+        lengths = torch.tensor(sums, dtype=torch.int32, device=device)
+        given = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 21, "max_length_k": 21}
+        found = attend(Layer(), q, q, q, None, position_ids=positions, **given)[0]
+        parts = [attend(Layer(), part, part, part, None)[0] for part in q.split((sums[1], 21 - sums[1]), 2)]
+        close(found, torch.cat(parts, 1), dtype, sums)
+    positions[0, 9:] += 9
+    assert torch.equal(attend(Layer(), q, q, q, None, position_ids=positions)[0], attend(Layer(), q, q, q, None)[0])
+    for other in (positions[:, :5], positions[0], positions[None], positions.expand(3, -1)):  # not those of the rows
+        assert torch.equal(attend(Layer(), q, q, q, None, position_ids=other * 0)[0], attend(Layer(), q, q, q, None)[0])
+    assert attend(Layer(), q[:, :, :5], q, q, None, position_ids=positions[:, :5] * 0)[0].shape == (1, 5, 2, 16)
+    masks.find = find
 
 
 def masks(device, dtype):
@@ -219,7 +291,7 @@ for device in ("cpu", "cuda") if HOPPER else ("cpu",):
     for dtype in DTYPES[device]:
         prefill(device, dtype)
         decode(device, dtype)
-    for case in (compiled, refusals, masks, bidirectional):
+    for case in (compiled, refusals, packed, masks, bidirectional):
         case(device, DTYPES[device][0])
     print(f"{device}: as transformers' own", flush=True)
 if not HOPPER:

@@ -4,12 +4,11 @@
     o = fa3.attention(q, k, v, causal=True)            # (batch, seqlen, heads, head_dim), differentiable
     o = fa3.forward(q, k_cache, v_cache, causal=True, page_table=page_table, seqused_k=lengths)  # and packed sequences
 
-Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream there; tensors on
-the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow. fa3.h is the manual. What the library
-refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, by the argument's name; other failures
-are Fa3Error. Call `preload` before a CUDA graph is captured; it reads lengths, page numbers and slots when it is
-replayed. `install` puts functions with the signatures of FlashAttention-2, -3, -4, vLLM or FlashMLA in their places;
-fa3.distributed spreads tokens over GPUs. `load` or FA3_LIBRARY names a library. For torch 2.4, transformers 5 or newer."""
+Tensors of torch on a CUDA device are worked on by kernels on torch's current stream, tensors on the CPU and NumPy
+arrays by the reference: in float64, slow. fa3.h is the manual. What the library refuses is InvalidArgument, a
+ValueError, or Unsupported, a NotImplementedError, by the argument's name; other failures are Fa3Error. Call `preload`
+before a CUDA graph is captured. `install` puts functions in the places of those of FlashAttention-2, -3, -4, vLLM or
+FlashMLA; fa3.distributed spreads tokens over GPUs. `load` or FA3_LIBRARY names a library."""
 
 from __future__ import annotations
 
@@ -480,12 +479,17 @@ def register_transformers(name: str = "fa3") -> None:
     sliding windows, chunks (Llama 4), sinks (gpt-oss), softcap (Gemma 2), MLA (DeepSeek), packed sequences, and caches
     of all kinds. Padding costs nothing where it is at the ends of sequences and no gradient flows, or it is on the
     right only; otherwise attention works on copies without it. Whether there is some is looked up once for a forward
-    pass. What fa3 cannot do (dropout, position_bias, masks that a model makes itself or uses in code of its own, as
-    BLOOM and MPT do with ALiBi) is a NotImplementedError that names the model and the argument; models with a list of
-    their own implementations (Falcon, GPT-J, SAM) end in a KeyError of transformers when they are loaded.
+    pass, and so is whether position_ids tell of packed sequences, as they do to transformers' flash backends: one
+    begins where a position is not above any before it. Each is computed as if it were alone, with a cache, too, if that
+    is empty before; of models that give position_ids neither to their masks nor to their attention fa3 does not know
+    them. What fa3 cannot do (packed sequences with padding, dropout, position_bias, masks that a model makes itself
+    or uses in code of its own, as BLOOM and MPT do with ALiBi) is a NotImplementedError that names the model and the
+    argument; models with a list of their own implementations (Falcon, GPT-J, SAM) end in a KeyError of transformers
+    when they are loaded.
 
     Under torch.compile the graph itself asserts that no padding is inside of a sequence, nor on the left where there
-    are gradients; transformers cannot tell there whether sequences are packed, so give attention_mask or a cache."""
+    are gradients, and that no sequences are packed; transformers cannot tell there whether they are, so give
+    attention_mask or a cache."""
 
     from . import _transformers
 

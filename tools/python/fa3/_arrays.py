@@ -38,6 +38,9 @@ def describe(name, x) -> _abi.Tensor:
     if x.ndim > _abi.MAX_RANK:
         raise ValueError(f"{name} has {x.ndim} dimensions, at most {_abi.MAX_RANK} are possible")
     if is_torch(x):
+        if x.is_neg():
+            raise ValueError(f"{name} has torch's negative bit, so its memory has its numbers with the other sign: "
+                             f"give {name}.resolve_neg()")  # fmt: skip
         return _abi.make_tensor(x.data_ptr(), dtype, x.shape, x.stride())
     if not x.dtype.isnative:
         raise ValueError(f"{name}.dtype is {x.dtype!r}, must be of this machine's byte order")
@@ -127,6 +130,10 @@ def multiprocessors(index) -> int:
     return torch.cuda.get_device_properties(index).multi_processor_count
 
 
+# Arguments that calls write to.
+WRITTEN = frozenset(("out", "dq", "dk", "dv", "k_cache", "v_cache", "q_out"))
+
+
 def check(needed, optional=None):
     """That these, by their names, are arrays of one kind, in one place, with strides; optional ones may be None."""
     first = None
@@ -145,6 +152,8 @@ def check(needed, optional=None):
             raise NotImplementedError(f"{name} is a nested tensor: fa3 takes packed ones with their cu_seqlens")
         if of_torch and x.layout != sys.modules["torch"].strided:
             raise NotImplementedError(f"{name}.layout is {x.layout}, must be torch.strided")
+        if of_torch and name in WRITTEN and not sys.modules["torch"].compiler.is_compiling() and x.is_neg():
+            raise ValueError(f"{name} has torch's negative bit, and fa3 writes to no such tensor")
         if of_torch and x.device != device:  # an op with one on the device meta would compute nothing
             raise ValueError(f"{name}.device is {x.device}, but {first}.device is {device}")
 

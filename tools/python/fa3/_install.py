@@ -3,57 +3,46 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 import types
 
-# A package's name: the module here, and the names of the package's own modules that have the same functions.
+# A package's name: the module here, the names of the package's own modules that have the same functions, and the
+# distribution whose version programs ask for.
 PLACES = {
-    "flash_attn_interface": ("flash_attn_interface", ()),
-    "flash_attn": ("flash_attn", ("flash_attn_interface", "bert_padding")),
-    "flash_attn.cute": ("flash_attn_cute", ("interface",)),
-    "vllm.vllm_flash_attn": ("vllm_flash_attn", ("flash_attn_interface",)),
-    "flash_mla": ("flash_mla", ("flash_mla_interface",)),
+    "flash_attn_interface": ("flash_attn_interface", (), "flash_attn_3"),
+    "flash_attn": ("flash_attn", ("flash_attn_interface", "bert_padding"), "flash_attn"),
+    "flash_attn.cute": ("flash_attn_cute", ("interface",), None),
+    "vllm.vllm_flash_attn": ("vllm_flash_attn", ("flash_attn_interface",), None),
+    "flash_mla": ("flash_mla", ("flash_mla_interface",), None),
 }
 
 
 def install(name: str, *, replace: bool = False) -> types.ModuleType:
     """Puts fa3 where programs import attention from, and says so on stderr; returns the module. From then on
-    `import flash_attn_interface`, for example, means fa3.
+    `import flash_attn_interface`, for example, means fa3, until the process ends: nothing undoes it.
 
     name: "flash_attn_interface", official FlashAttention-3's (`fa3.flash_attn_interface`, and torch.ops.flash_attn_3);
     "flash_attn", FlashAttention-2's (`fa3.flash_attn`); "flash_attn.cute", FlashAttention-4's (`fa3.flash_attn_cute`);
     "vllm.vllm_flash_attn" (`fa3.vllm_flash_attn`), before vLLM imports it; or "flash_mla", FlashMLA's decoding on dense
     caches (`fa3.flash_mla`). If another module of that name is loaded already it is a RuntimeError, unless replace is
-    set: who has imported functions from it keeps those."""
+    set: who has imported functions from it keeps those. importlib.metadata.version("flash_attn") is then that of
+    FlashAttention-2's interface, fa3.flash_attn.__version__, whatever else is installed; that of "flash_attn_3" is
+    fa3.flash_attn_interface.__version__ likewise."""
     if name not in PLACES:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(PLACES)}")
-    ours, inner = PLACES[name]
+    ours, inner, distribution = PLACES[name]
     module = importlib.import_module(f"fa3.{ours}")
-    names = [name, *(f"{name}.{x}" for x in inner)]
-    for place in names:
+    for place in (name, *(f"{name}.{x}" for x in inner)):
         loaded = sys.modules.get(place)
-        if loaded not in (None, module) and not replace:
+        empty = getattr(loaded, "__path__", None) == [] and getattr(loaded, "__file__", None) is None
+        if loaded not in (None, module) and not empty and not replace:
             raise RuntimeError(f"{place} is loaded from {getattr(loaded, '__file__', None)}: call install before it is "
                                "imported, or with replace=True")  # fmt: skip
     if name == "flash_attn_interface":
         importlib.import_module("fa3._flash_attn_3")
-    if name == "flash_attn" and sys.modules.get(name) is not module:
-        module.__path__ = _folders(name)
-    for place in names:
-        sys.modules[place] = module
+    importlib.import_module("fa3._places").put(name, module, inner, distribution)
     print(f"fa3: {name} is {module.__name__} from now on ({module.__file__})", file=sys.stderr)
     return module
-
-
-def _folders(name):
-    """Those of the package of this name, if it is there: its modules that fa3 has nothing for, flash_attn.layers for
-    example, are imported from them."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except ValueError:  # a module of that name is loaded that has no spec
-        spec = None
-    return list(spec.submodule_search_locations or ()) if spec else []
 
 
 def register_sdpa() -> None:

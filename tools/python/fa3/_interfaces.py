@@ -1,9 +1,12 @@
 """What the interfaces of flash-attn have in common: their arguments in fa3's words, in one place. flash_attn_interface,
 flash_attn, vllm_flash_attn and the ops flash_attn_3 name their own arguments and call `attend`. No number is read from
-a device, and no tensor is copied, but for those that no stride describes: whose last dimension is not contiguous, and
-whose head dimension is no multiple of 8, or of 16 in FP8."""
+a device, but for a max_seqlen that is a tensor without dimensions, and no tensor is copied, but for those that no
+stride describes: whose last dimension is not contiguous, and whose head dimension is no multiple of 8, or of 16 in
+FP8."""
 
 from __future__ import annotations
+
+import numbers
 
 import torch
 
@@ -157,6 +160,28 @@ def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlen
 # ---- attention ----
 
 
+def maximum(x):
+    """A max_seqlen as the library takes it: of no rows 1, of a tensor without dimensions its number."""
+    x = x.item() if isinstance(x, torch.Tensor) and x.dim() == 0 else x
+    return x if isinstance(x, torch.Tensor) or x != 0 else 1
+
+
+def _with_maxima(k, named):
+    """`attend`'s arguments, with max_seqlen_q and max_seqlen_k only where they count: without cu_seqlens_q the rows of
+    q do, and a cache has no more keys than it has room for."""
+    found = {name: maximum(named[name]) for name in _forward.MAXIMA if name in named}
+    if "cu_seqlens_q" not in named:
+        found.pop("max_seqlen_q", None)
+    if "cu_seqlens_k" not in named and isinstance(found.get("max_seqlen_k"), (int, numbers.Integral)):
+        found["max_seqlen_k"] = min(found["max_seqlen_k"], keys_of(k, named.get("page_table")))
+    return {**{name: x for name, x in named.items() if name not in _forward.MAXIMA}, **found}
+
+
+def keys_of(k, page_table):
+    """How many keys a sequence has room for in a cache."""
+    return k.shape[-3] * (1 if page_table is None else page_table.shape[-1])
+
+
 def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, softcap=0.0, out=None, qv=None,
               **named):  # fmt: skip
     """named: of `fa3.forward`, and deterministic; None is not given."""
@@ -165,7 +190,7 @@ def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, 
     if "cu_seqlens_k" in named or not named.keys() & {"seqused_k", "page_table"}:  # caches are not copied
         k, v = _contiguous_rows(k), _contiguous_rows(v)
     named["softcap"] = max(softcap or 0.0, 0.0)
-    named.update({name: max(named[name], 1) for name in ("max_seqlen_q", "max_seqlen_k") if named.get(name) == 0})
+    named = _with_maxima(k, named)
     if k.dtype == FP8:
         groups = q.shape[-2] // max(k.shape[-2], 1)
         scales = {"q_scale": q_descale, "k_scale": k_descale, "v_scale": v_descale}
@@ -228,6 +253,6 @@ def backward_into(gradients, dout, q, k, v, out, lse, *, softmax_scale, causal, 
     with torch.no_grad():
         _backward.backward(
             _torch._readable(dout), q, k, v, out, lse, None, mask, softmax_scale or 0.0, int(deterministic),
-            window=window, maxima=maxima, softcap=max(softcap, 0.0), into=gradients,
+            window=window, maxima=tuple(map(maximum, maxima)), softcap=max(softcap, 0.0), into=gradients,
             **{name: x for name, x in tensors.items() if x is not None}
         )  # fmt: skip

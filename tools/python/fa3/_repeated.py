@@ -24,7 +24,8 @@ _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 def is_plain(tensors):
     """Whether nothing but a result is wanted of a call with these tensors: neither a derivative nor a trace, and no
-    mode or subclass of tensors looks at it. Then it need not be a custom op, which takes 20 us of the host."""
+    mode or subclass of tensors looks at it; and whether their memory has what they are, as that of tensors with torch's
+    negative bit has not. Then it need not be a custom op, which takes 20 us of the host."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_mode._current_level >= 0:
         return False
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
@@ -36,6 +37,8 @@ def is_plain(tensors):
         if x is None:
             continue
         if type(x) not in _PLAIN_TYPES or not (x.is_cuda or x.is_cpu) or x.is_nested or x.layout != torch.strided:
+            return False
+        if x.is_neg():
             return False
         if differentiated and x.requires_grad:
             return False

@@ -6,8 +6,14 @@ What fa3 does not compute is a NotImplementedError that names the argument: drop
 What differs besides:
   return_attn_probs    gives (out, lse, probabilities), of which the last are empty, as they are there without dropout.
   num_splits           a hint for other kernels; fa3 chooses for itself, and it changes nothing.
-  lse                  -inf for rows that see no key, and differentiable.
-  block_table          pages of any size.
+  lse                  -inf for rows that see no key, and differentiable. With alibi_slopes under causal, and no left
+                       bound of window_size, official kernels add slope * j to the score of query i and key j, fa3
+                       subtracts slope * (p - j), with p = i + seqlen_k - seqlen_q: out and gradients are the same,
+                       official lse is fa3's plus slope * p.
+  block_table          pages of any size. cache_seqlens beyond it are a ValueError where the host knows them: an int,
+                       or on the CPU. Official functions wait for the GPU in each call to see them; fa3 does not wait,
+                       so there they are no error: results of that sequence mean nothing, and nothing outside of the
+                       tensors is read or written.
   alibi_slopes         must be at least 0.
   rotary_cos, rotary_sin   may be float32, which saves their conversion in each call."""
 
@@ -17,7 +23,7 @@ from typing import Optional, Union
 
 import torch
 
-from ._interfaces import attend, backward_into, refuse_dropout
+from ._interfaces import attend, backward_into, keys_of, refuse_dropout
 
 __version__ = "2.8.3"  # whose interface this is
 
@@ -91,6 +97,8 @@ def flash_attn_with_kvcache(
         causal=False, window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
         return_softmax_lse=False):  # fmt: skip
     """As `fa3.flash_attn_interface.flash_attn_with_kvcache`, whose page_table is block_table here."""
+    if block_table is not None:
+        _check_pages(cache_seqlens, k, k_cache, block_table)
     o, lse = attend(
         q, k_cache, v_cache, k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
         rotary_interleaved=rotary_interleaved, seqused_k=cache_seqlens, cache_batch_idx=cache_batch_idx,
@@ -98,6 +106,18 @@ def flash_attn_with_kvcache(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes
     )  # fmt: skip
     return (o, lse) if return_softmax_lse else o
+
+
+def _check_pages(cache_seqlens, k, k_cache, block_table):
+    """That block_table has room for all keys, if the host knows how many there are."""
+    if type(cache_seqlens) is torch.Tensor and cache_seqlens.is_cpu and not torch.compiler.is_compiling():
+        cache_seqlens = int(cache_seqlens.max()) if cache_seqlens.numel() else 0
+    if not isinstance(cache_seqlens, int):
+        return
+    new, room = 0 if k is None else k.shape[1], keys_of(k_cache, block_table)
+    if cache_seqlens + new > room:
+        keys = f"{cache_seqlens} keys of a sequence" + (f" and {new} new ones" if new else "")
+        raise ValueError(f"cache_seqlens has {keys}, but block_table has room for {room}")
 
 
 # ---- what programs that spread sequences over GPUs call: no autograd, gradients written to where they say ----
@@ -120,6 +140,8 @@ def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q
                                alibi_slopes=None, return_softmax=False, block_table=None, leftpad_k=None,
                                seqused_k=None, zero_tensors=False, num_splits=0):  # fmt: skip
     refuse_dropout(dropout_p)
+    if num_splits > 1 and block_table is not None:
+        raise NotImplementedError(f"num_splits is {num_splits}, which packed lengths do not take with block_table")
     with torch.no_grad():
         o, lse = attend(
             q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
@@ -176,9 +198,23 @@ def unpad_input(hidden_states, attention_mask, unused_mask=None):
     `flash_attn_varlen_func` takes them, of which seqused counts attention_mask alone. It waits for the device."""
     held = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths, used = (x.sum(-1, dtype=torch.int32) for x in (held, attention_mask))
+    return *_unpadded(hidden_states, held, lengths), used
+
+
+def unpad_input_for_concatenated_sequences(hidden_states, attention_mask_in_length):
+    """(rows, indices, cu_seqlens, max_seqlen), as of `unpad_input`, where each row of hidden_states, (batch, seqlen,
+    ...), has several sequences, one behind the other from its first token on. attention_mask_in_length: (batch, seqlen)
+    of integers, of which a row begins with the lengths of its sequences, and has zeros behind them. It waits for the
+    device."""
+    seqlen = attention_mask_in_length.shape[1]
+    held = torch.arange(seqlen, device=attention_mask_in_length.device) < attention_mask_in_length.sum(1, keepdim=True)
+    return _unpadded(hidden_states, held, attention_mask_in_length[attention_mask_in_length != 0])
+
+
+def _unpadded(hidden_states, held, lengths):
     indices = held.flatten().nonzero().flatten()
     cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-    return hidden_states.flatten(0, 1).index_select(0, indices), indices, cu_seqlens, lengths.max().item(), used
+    return hidden_states.flatten(0, 1).index_select(0, indices), indices, cu_seqlens, lengths.max().item()
 
 
 def pad_input(hidden_states, indices, batch, seqlen):

@@ -26,6 +26,8 @@ import fa3
 
 from ._interfaces import attend
 
+__version__ = "3.0.0"  # whose interface this is
+
 
 def flash_attn_func(q, k, v, softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None,
                     window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None,

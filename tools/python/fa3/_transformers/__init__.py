@@ -7,20 +7,22 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+import fa3
+
 from .. import _torch
 from .._interfaces import attend
 from . import masks
 
 # What models pass on to every attention without meaning it, or after it has done its work elsewhere.
 HARMLESS = {
-    *("position_ids", "cache_position", "use_cache", "num_items_in_batch", "output_hidden_states"),
-    *("output_router_logits", "return_dict", "logits_to_keep"),
+    *("cache_position", "use_cache", "output_hidden_states", "output_router_logits", "return_dict", "logits_to_keep"),
+    *("num_items_in_batch", "ignore_index", "reduction", "shift_labels"),  # of the loss
 }
 
 
 def attention(module, query, key, value, attention_mask=None, dropout=0.0, scaling=None, is_causal=None,
-              deterministic=False, sliding_window=None, softcap=None, s_aux=None, cu_seq_lens_q=None,
-              cu_seq_lens_k=None, max_length_q=None, max_length_k=None, **more):  # fmt: skip
+              deterministic=False, sliding_window=None, softcap=None, s_aux=None, position_ids=None,
+              cu_seq_lens_q=None, cu_seq_lens_k=None, max_length_q=None, max_length_k=None, **more):  # fmt: skip
     """query, key and value: (batch, heads, seqlen, head_dim); the transposed views are just strides to the library."""
     config = getattr(module, "config", None)
     model = f"{type(module).__name__} of {getattr(config, 'model_type', None) or 'a model'}"
@@ -47,15 +49,17 @@ def attention(module, query, key, value, attention_mask=None, dropout=0.0, scali
             raise refused("is_causal: it does not say whether it is causal, and fa3 does not guess")
         if causal and is_causal is None and queries > 1:  # "eager" would let each query see all keys
             raise refused("is_causal is True, but no causal mask came with the call, and fa3 does not guess")
-        mask = masks.Mask(model, query.shape[0], queries, keys, bool(causal))
+        mask = masks.unmasked(position_ids, model, query.shape[0], queries, keys, bool(causal))
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     named = {"softmax_scale": scaling, "softcap": softcap, "deterministic": bool(deterministic)}
     named["sinks"] = None if s_aux is None else s_aux.flatten()
     given = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
+    has_lengths = any(x is not None for x in given[:2])
+    ids = None if has_lengths else masks.look(mask, position_ids)
     try:
-        if any(x is not None for x in given[:2]):
+        if has_lengths:
             return _lengths(mask, q, k, v, *given, **named), None
-        return _attend(mask, q, k, v, **named), None
+        return _attend(mask, ids, q, k, v, **named), None
     except NotImplementedError as error:
         raise refused(error) from None
 
@@ -74,15 +78,16 @@ def _lengths(mask, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen
     if missing or mask.seen is not None or mask.last != mask.keys:
         why = f"not {' and '.join(missing)}" if missing else "with padding or a cache with room"
         raise NotImplementedError(f"cu_seq_lens_q or cu_seq_lens_k is given, but {why}, which fa3 does not support")
-    lengths = {name: int(x) if name.startswith("max") else x.to(torch.int32) for name, x in lengths.items()}
+    resolved = lambda: {name: int(x) if "max" in name else x.to(torch.int32) for name, x in lengths.items()}
+    lengths = mask.once("lengths", resolved, *lengths.values())
     rows = (x.flatten(0, 1) for x in (q, k, v))
     return _masked(mask, *rows, **lengths, **named).unflatten(0, q.shape[:2])
 
 
-def _attend(mask, q, k, v, **named):
-    if mask.ids is not None:
+def _attend(mask, ids, q, k, v, **named):
+    if ids is not None:
         rows = (x.flatten(0, 1) for x in (q, k, v))
-        lengths = mask.once("documents", lambda: masks.documents(mask))
+        lengths = mask.once("documents", lambda: fa3.documents(ids), ids)
         return _masked(mask, *rows, **lengths, **named).unflatten(0, q.shape[:2])
     differentiated = any(x is not None and _torch.is_differentiated(x) for x in (q, k, v, named["sinks"]))
     if mask.scattered or differentiated and "leftpad_k" in mask.lengths:

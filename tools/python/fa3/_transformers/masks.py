@@ -5,10 +5,11 @@ future."""
 
 from __future__ import annotations
 
-import torch
-from transformers import masking_utils
+import sys
 
-import fa3
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from transformers import masking_utils
 
 # Those that prepare masks before the forward pass, as generation does for static caches, hand them over as they are if
 # they are of this class and have four dimensions.
@@ -30,14 +31,20 @@ class Mask(KNOWN):
         self.lengths = {}  # those arguments of fa3.forward
         self.seen = None  # (batch, last), where sequences have padding: whether it is none
         self.scattered = False  # whether padding is elsewhere than at the ends of sequences, too
+        self.end = None  # (batch,): keys that a static cache has with these queries, which the device alone knows
         self.ids = None  # (batch, queries): a number for each of the documents that lie one behind the other
+        self.positions = None  # those of queries, if who asked for the mask has them
+        self.looked = False  # whether transformers has looked for documents there
+        self.kept = False  # whether position_ids keep it, for layers that were given none
         self.made = {}  # what `once` has
 
-    def once(self, name, make):
-        """What layers share."""
-        if name not in self.made:
-            self.made[name] = make()
-        return self.made[name]
+    def once(self, name, make, *sources):
+        """What layers share. sources: what it is made of besides the mask; of others it is made anew, but in compiled
+        code, where there are none."""
+        key = (name, *(() if torch.compiler.is_compiling() else map(id, sources)))
+        if key not in self.made:
+            self.made[key] = make(), sources  # which live as long, so that no other has the id
+        return self.made[key][0]
 
     @property
     def shape(self):
@@ -121,13 +128,11 @@ def mask(kv_length, q_length=None, q_offset=0, cache_position=None, kv_offset=0,
         made.window = None
     if chunk is not None and kv_offset + made.last <= chunk:
         made.chunk = None
+    made.positions, cache = caller_has("position_ids", "past_key_values")
+    made.looked = made.positions is not None and cache is None and attention_mask is None
     if "ids" in what:
         made.ids = what["ids"]
-        firsts = made.ids.diff(prepend=made.ids[:, :1] - 1) != 0
-        positions = what.get("positions")  # without them chunks are not those of each sequence
-        if made.chunk is not None and (positions is None or (positions[firsts] % made.chunk).any()):
-            raise NotImplementedError(f"{model}: packed sequences (by position_ids) that do not begin with a chunk, "
-                                      "which fa3 does not support")  # fmt: skip
+        check_chunks(made, made.ids, what.get("positions"))  # without positions chunks are not those of each sequence
     if attention_mask is not None:
         pad(made, attention_mask, kv_offset)
     if made.chunk is not None and kv_offset:
@@ -140,7 +145,7 @@ def place(made, q_offset, kv_offset):
     """The last query stands where the last key does: what a cache has behind that is room."""
     last = q_offset + made.queries - kv_offset
     if isinstance(last, torch.Tensor):  # of a static cache, which is read on the device
-        made.lengths["seqused_k"] = last.to(torch.int32).reshape(1).expand(made.batch).contiguous()
+        made.end = made.lengths["seqused_k"] = last.to(torch.int32).reshape(1).expand(made.batch).contiguous()
     elif last > made.keys:
         raise NotImplementedError(
             f"{made.model}: past_key_values: {made.keys} keys from {kv_offset} end before query "
@@ -155,10 +160,9 @@ def pad(made, attention_mask, kv_offset):
     seen = attention_mask[:, kv_offset : kv_offset + made.last]
     seen = torch.nn.functional.pad(seen, (0, made.last - seen.shape[1]), value=False)
     at = torch.arange(made.last, dtype=torch.int32, device=seen.device)
-    end = made.lengths.get("seqused_k")  # of what is there, padding or not
-    if end is not None:
-        seen = seen & (at < end[:, None])
-    end = made.last if end is None else end
+    if made.end is not None:
+        seen = seen & (at < made.end[:, None])
+    end = made.last if made.end is None else made.end  # of what is there, padding or not
     used = torch.where(seen, at + 1, 0).amax(1)
     left = torch.where(seen, at, made.last).amin(1).minimum(used)
     scattered = (seen.sum(1) != used - left).any()
@@ -203,6 +207,90 @@ def align(made, q_offset, kv_offset, left_padding):
     made.lengths["leftpad_k"] = left.clamp_(max=made.last)
 
 
+def seen_queries(made):
+    """(batch, queries): those that are no padding."""
+    if made.end is None:
+        return made.seen[:, made.last - made.queries :]
+    at = torch.arange(made.queries, device=made.seen.device)
+    return made.seen.gather(1, made.end[:, None] - made.queries + at)
+
+
+# ---- packed sequences ----
+
+
+def unmasked(positions, *arguments):
+    """The Mask, of these arguments, of layers that were given none: the same for those of a forward pass, if they have
+    position_ids that tell when somebody writes to them, as inference tensors do not."""
+    if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling() or positions.is_inference():
+        return Mask(*arguments)
+    key = (positions._version, *arguments)
+    if getattr(positions, "fa3_mask", (None,))[0] != key:
+        positions.fa3_mask = key, Mask(*arguments)
+        positions.fa3_mask[1].kept = True
+    return positions.fa3_mask[1]
+
+
+def caller_has(*names):
+    """What transformers' functions for masks were given by these names, and do not hand on to `mask`; None if it is not
+    one of them that asks. With a cache, or with an attention_mask, they do not look at position_ids."""
+    if torch.compiler.is_compiling():
+        return [None for name in names]
+    caller = sys._getframe(2)
+    is_known = caller.f_globals.get("__name__") == masking_utils.__name__
+    return [caller.f_locals.get(name) if is_known else None for name in names]
+
+
+def check_chunks(made, ids, positions):
+    firsts = ids.diff(prepend=ids[:, :1] - 1) != 0
+    if made.chunk is not None and (positions is None or (positions[firsts] % made.chunk).any()):
+        raise NotImplementedError(f"{made.model}: packed sequences (by position_ids) that do not begin with a chunk, "
+                                  "which fa3 does not support")  # fmt: skip
+
+
+def look(made, positions):
+    """The documents of queries, as `ids` has them, or None: those that the mask was made with, otherwise what positions
+    tell, those of who asked for the mask, or those that come to attention: gpt-oss and OPT have them only there,
+    Llama 4 and GPT-BigCode only for their masks. It waits for a GPU to have them, once for a mask."""
+    if made.ids is not None or made.looked or made.queries < 2:
+        return made.ids
+    positions = positions if made.positions is None else made.positions
+    if not isinstance(positions, torch.Tensor) or positions.dim() != 2:
+        return None
+    if positions.shape[1] != made.queries or positions.shape[0] not in (1, made.batch):
+        return None  # of what else there is: two dimensions of an image, for example
+    if not made.causal and made.queries != made.keys:
+        return None  # keys that are not those of the queries
+    sources = () if made.kept else (positions,)  # those would keep each other
+    return made.once("documents of positions", lambda: find(made, positions), *sources)
+
+
+def find(made, positions):
+    if not torch.compiler.is_compiling() and (positions.is_meta or isinstance(positions, FakeTensor)):
+        return None
+    begins = beginnings(positions, None if made.seen is None else seen_queries(made))
+    if torch.compiler.is_compiling() or positions.is_cuda and torch.cuda.is_current_stream_capturing():
+        why = f"{made.model}: position_ids tell of packed sequences, which fa3 does not compile with a mask or a cache"
+        torch._assert_async(~begins.any(), why)
+        return None
+    if not begins.any():
+        return None
+    if made.seen is not None or made.lengths or not made.queries == made.last == made.keys:
+        raise NotImplementedError(f"{made.model}: position_ids tell of packed sequences, and there is padding, or a "
+                                  "cache that has keys already or is of fixed size, which fa3 does not support")
+    positions, ids = (x.expand(made.batch, -1) for x in (positions, torch.nn.functional.pad(begins.cumsum(1), (1, 0))))
+    check_chunks(made, ids, positions)
+    return ids
+
+
+def beginnings(positions, seen):
+    """(batch, queries - 1): whether a sequence begins with that query, the first one of all apart: where its position
+    is not above any before it. Those that are not seen do not count."""
+    hidden = (torch.finfo if positions.is_floating_point() else torch.iinfo)(positions.dtype).max
+    positions = positions if seen is None else torch.where(seen, positions, hidden)
+    before = positions.cummin(1).values[:, :-1]
+    return (positions[:, 1:] <= before) & (before != hidden)
+
+
 # ---- with copies ----
 
 
@@ -219,9 +307,5 @@ def unpadded(made):
     named = {"cu_seqlens_k": sums, "max_seqlen_k": longest}
     if not made.causal:
         return None, rows, named
-    mine, sums, longest = packed(made, made.seen[:, made.seen.shape[1] - made.queries :])
+    mine, sums, longest = packed(made, seen_queries(made))
     return mine, rows, {**named, "cu_seqlens_q": sums, "max_seqlen_q": longest}
-
-
-def documents(made):
-    return fa3.documents(made.ids)
