@@ -156,6 +156,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) try {
   count(fake_cuda().loads);
   fake_cuda().capture_mode_at_load = fake_cuda().capture_mode;
   take_time();
+  while (fake_cuda().held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::lock_guard guard(lock);
   if (!unpacked(image).starts_with("\177ELF")) return CUDA_ERROR_INVALID_IMAGE;
   *module = reinterpret_cast<CUmodule>(&kernels.emplace_back(Kernel{fake_cuda().context_id, image, {}, 0}));

@@ -46,6 +46,7 @@ struct FakeCuda {
   int spared = 0;  // so many of its calls succeed before
   bool record = true;
   bool slow = false;  // devices and modules take their time, so that threads meet there
+  std::atomic<bool> held{};  // a module is not loaded before this is false
 
   // Questions.
   std::vector<EncodedMap> maps;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares the figures of README.md and of this folder's README.md with what the committed files say (claims.py), and
-finds figures of speed and accuracy for which there is no rule. With --renew wrong figures are replaced: for new files,
-or for rows of another card, which may be written with ? in place of figures.
+finds figures of speed and accuracy for which there is no rule, and measurements in the files that are to be made again.
+With --renew wrong figures are replaced: for new files, or for rows of another card, which may be written with ? in
+place of figures.
 """
 
 import argparse
@@ -170,6 +171,7 @@ def main(arguments=None):
             problems = [problem for problem in problems if problem.right is None]
         found += [f"{name}: {problem.text}" for problem in dict.fromkeys(problems)]
     found += [f"a rule for no sentence: {pattern}" for pattern in claims.SENTENCES if pattern not in used]
+    found += claims.dips()
     print("\n".join(found) or "Every figure is what the files say.")
     return 1 if found else 0
 

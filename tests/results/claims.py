@@ -1,9 +1,11 @@
 """The figures of README.md and of this folder's README.md, computed from what is kept of the cards in this folder.
 
 SENTENCES has a pattern for each sentence with figures, TABLES a function for each row of a table; both say how the
-figures are computed. claims_test.py compares, and finds figures that have no rule.
+figures are computed. claims_test.py compares, and finds figures that have no rule. dips() finds measurements that are
+to be made again before anything is computed from them.
 """
 
+import collections
 import csv
 import functools
 import importlib.machinery
@@ -12,8 +14,12 @@ import json
 import math
 import pathlib
 import re
+import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tools/fa3-bench"))
+import peers_merge  # noqa: E402
+
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 NUMBERS = "head_dim causal batch seqlen seqlen_q seqlen_k heads kv_heads head_dim_v".split()
 
@@ -87,6 +93,76 @@ def served(card, *kinds):
 
 def mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
+
+
+# --- measurements that stand out --------------------------------------------------------------------------------------
+
+# series: all but batch and keys that points to compare have in common, and who was timed; rate: TFLOP/s, or work over
+# time in any unit; processes: whose median the rate is.
+Figure = collections.namedtuple("Figure", "series batch keys rate processes words")
+SERVED_LENGTHS = re.compile(r"b(\d+) (?:ctx |n)(\d+)|(\d+) x (\d+)")
+
+
+def figures(card, name):
+    """All rates in a CSV, the library's own and those of its other forms among them."""
+    for row in rows(card, name):
+        processes = int(row.get("processes") or 1)
+        if found := SERVED_LENGTHS.search(row.get("point", "")):
+            batch, keys = (int(x) for x in found.groups() if x)
+            series, rate = (row["kind"], row["point"].replace(found[0], ""), row["peer"]), row["tflops_or_gbytes_s"]
+            yield Figure(series, batch, keys, float(rate), processes, f"{row['peer']}, {row['kind']} {row['point']}")
+        elif "forward_us" in row:  # over several cards: one causal sequence, or as many documents
+            common = [row[key] for key in ("ranks", "documents", "heads", "heads_kv", "head_dim", "method")]
+            for time in ("forward_us", "backward_us"):
+                rate, words = row["seqlen"] ** 2 / float(row[time]), f"{row['method']}, {time}, {row['seqlen']} tokens"
+                yield Figure((*common, time), 1, row["seqlen"], rate, processes, words)
+        elif "tflops" in row:
+            point = dict(zip(peers_merge.POINT, peers_merge.point_of(row)))
+            batch, queries, keys = (int(point.pop(key)) for key in ("batch", "seqlen", "seqlen_k"))
+            for column in row:
+                if column.endswith("tflops") and row[column]:
+                    who = row.get("peer") or column.removesuffix("tflops").rstrip("_") or "libfa3"
+                    series = (*point.values(), queries if queries != keys else "", who)
+                    words = f"{who}, {row['dtype']} {named_shape(row)}, {row['heads']} heads"
+                    yield Figure(series, batch, keys, float(row[column]), processes, words)
+
+
+def beside_neighbours(card, name):
+    """{a figure's series, batch and keys: itself, and the rates at the nearest shorter and longer length} of a CSV,
+    where there are both: with the same batch, or else with about as many keys in all, up to twice or half of them."""
+    series, found = {}, {}
+    for figure in figures(card, name):
+        series.setdefault(figure.series, []).append(figure)
+    for figure in (figure for together in series.values() for figure in together):
+        total = lambda other: abs(math.log2(other.batch * other.keys / (figure.batch * figure.keys)))
+        distance = lambda other: (abs(math.log2(other.keys / figure.keys)), total(other))
+        for alike in (lambda other: other.batch == figure.batch, lambda other: total(other) <= 1):
+            near = list(filter(alike, series[figure.series]))
+            sides = [x for x in near if x.keys < figure.keys], [x for x in near if x.keys > figure.keys]
+            if all(sides):
+                found[figure[:3]] = figure, *(min(side, key=distance).rate for side in sides)
+                break
+    return found
+
+
+def dips():
+    """In words: figures more than a fifth below both neighbours in length, as of a measurement that something else
+    disturbed. Not those that other processes measured, too: a figure that is the median of three or more, or one with
+    which another card's at this point agrees to a tenth."""
+    files = {(path.parent.name.upper(), path.stem): path for path in sorted(HERE.glob("*/*.csv"))}
+    beside = {file: beside_neighbours(*file) for file in files}
+    found = []
+    for (card, name), points in beside.items():
+        others = [more for (other, same), more in beside.items() if same == name and other != card]
+        for key, (figure, *sides) in points.items():
+            again = [more[key][0].rate for more in others if key in more]
+            measured_again = figure.processes >= peers_merge.LEAST_PROCESSES or any(
+                abs(figure.rate / rate - 1) <= 0.1 for rate in again
+            )
+            if figure.rate < 0.8 * min(sides) and not measured_again:
+                rates = "{:.1f} between {:.1f} and {:.1f}".format(figure.rate, *sides)
+                found.append(f"{files[card, name].relative_to(HERE)}: {figure.words}: {rates}: measure it again")
+    return found
 
 
 # --- cells of tables --------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """Every figure of README.md and of this folder's README.md is what the committed files say; and check_claims.py, which
-compares them, finds wrong figures and such without a rule."""
+compares them, finds wrong figures and such without a rule, and measurements that are to be made again."""
 
 import contextlib
 import io
 import textwrap
 import unittest
+import unittest.mock
 
 import check_claims
 import claims
@@ -17,6 +18,17 @@ MOST_AHEAD = """{}: on the grid {} forward at {} ({:.2f}) and {} backward at {} 
 LABEL = "16 to 577 tokens, over the same"
 HEADER = "| card | speed | points | mean | least | below 1 |\n|---|---|---|---|---|---|\n"
 TABLE = HEADER + "| {} | {} | {} | {} | {} | {} |\n"
+
+
+def changed(files, wanted, cells):
+    """claims.rows with these cells in the rows of some files that have the wanted ones."""
+    rows = claims.rows
+
+    def other(*file):
+        there = lambda row: file in files and wanted.items() <= row.items()
+        return [{**row, **cells} if there(row) else row for row in rows(*file)]
+
+    return unittest.mock.patch.object(claims, "rows", other)
 
 
 class Claims(unittest.TestCase):
@@ -114,6 +126,57 @@ class Claims(unittest.TestCase):
         wrong = HOST.format(1, self.least, 2) + "\n\n" + TABLE.format("H200", LABEL, "?", "10.00", self.row[2], "")
         self.assertEqual(renewed(wrong, check(wrong, set(), None)), right)
         self.assertEqual(renewed("It has 12 TFLOP/s.", check("It has 12 TFLOP/s.", set(), None)), "It has 12 TFLOP/s.")
+
+    def test_dips(self):
+        """A peer's figure of a fifth of what it was, in each file that has peers, until it is measured again."""
+        known = claims.dips()
+        new = lambda: [dip for dip in claims.dips() if dip not in known]
+        for card, name, column, wanted in (
+            ("H200", "fp8", "official_tflops", {"head_dim": 64, "causal": 1, "seqlen": 2048}),
+            ("H100", "forward", "cudnn_tflops", {"head_dim": 128, "causal": 0, "seqlen": 4096, "dtype": "bf16"}),
+            ("H100", "backward", "fa4_tflops", {"head_dim": 256, "causal": 1, "seqlen": 1024}),
+            ("H200", "shapes", "tflops", {"peer": "cudnn", "head_dim": 96, "causal": 1, "seqlen_k": 2048}),
+            ("H100", "shapes", "tflops", {"peer": "official", "head_dim": 128, "causal": 1, "seqlen_k": 384}),
+            ("H100", "serving", "tflops_or_gbytes_s", {"peer": "vfa3", "point": "b32 ctx 8192 page 64 32/8 d128"}),
+            ("H200", "context_parallel", "backward_us", {"method": "torch", "seqlen": 32768}),
+        ):
+            was = [float(row[column]) for row in claims.rows(card, name) if wanted.items() <= row.items()]
+            low = {column: str(5 * was[0] if column.endswith("_us") else was[0] / 5)}
+            who = wanted.get("peer") or wanted.get("method") or column.removesuffix("_tflops")
+            with self.subTest(name=name, **wanted):
+                self.assertEqual(len(was), 1)
+                with changed([(card, name)], wanted, low):
+                    (found,) = new()
+                    self.assertIn(f"{card.lower()}/{name}.csv: {who}, ", found)
+                    with contextlib.redirect_stdout(io.StringIO()) as printed:
+                        self.assertEqual(check_claims.main([]), 1)
+                    self.assertIn(found, printed.getvalue())
+                for processes, expected in (("2", [found]), ("3", [])):
+                    with changed([(card, name)], wanted, {**low, "processes": processes}):
+                        self.assertEqual(new(), expected)
+                if name in ("fp8", "forward", "backward", "shapes"):  # another card agrees
+                    with changed([("H100", name), ("H200", name)], wanted, low):
+                        self.assertEqual(new(), [])
+
+    def test_neighbours(self):
+        """With the same batch, or else as many keys in all, and on both sides; whoever is timed by himself."""
+        row = dict.fromkeys(("dtype", "head_dim", "heads", "kv_heads"), 128) | {"causal": 0, "peer": "a"}
+        point = lambda batch, keys, rate, **more: {
+            **row, "batch": batch, "seqlen_q": keys, "seqlen_k": keys, "tflops": str(rate), **more
+        }  # fmt: skip
+        for points, expected in (
+            ([point(4, 512, 9), point(2, 1024, 5), point(1, 2048, 8)], (9, 8)),
+            ([point(8, 512, 9), point(2, 1024, 5), point(1, 2048, 8)], (9, 8)),  # twice as many
+            ([point(9, 512, 9), point(2, 1024, 5), point(1, 2048, 8)], None),
+            ([point(4, 512, 9), point(2, 1024, 5)], None),
+            ([point(2, 512, 4), point(4, 512, 9), point(2, 1024, 5), point(2, 4096, 6), point(1, 2048, 8)], (4, 6)),
+            ([point(4, 512, 9), point(4, 512, 7, peer="b"), point(2, 1024, 5), point(1, 2048, 8, peer="b")], None),
+            ([point(4, 512, 9), point(2, 1024, 5), point(1, 2048, 8, causal=1)], None),
+            ([point(4, 512, 9), point(2, 1024, 5, seqlen_q=1), point(1, 2048, 8)], None),
+        ):
+            with unittest.mock.patch.object(claims, "rows", lambda *file: points):
+                found = {key[1:]: beside for key, (_, *beside) in claims.beside_neighbours("H100", "shapes").items()}
+            self.assertEqual(found.get((2, 1024)), list(expected) if expected else None, points)
 
     def test_points(self):
         """Which points a row of a table is about, and what is made of them."""

@@ -4,12 +4,16 @@
 A point that stands in several files is taken, with all of its figures, from the last of them: ratios are those of one
 run. But a point is never replaced by one of which fewer peers were measured: it stays as it is and is named, and the
 exit status is 1. Points stay in the order in which they come first. OUT is only written if every file can be read.
+
+With --processes the RUNs are an odd number of runs of the same points, three or more, each in a process of its own: of
+each figure the median is taken, which no single disturbed run moves much, and the column `processes` says of how many.
 """
 
 import argparse
 import csv
 import os
 import pathlib
+import re
 import sys
 
 # What makes a point, and what files that leave a column out mean. A name: as in that column.
@@ -18,6 +22,8 @@ POINT = {
     "seqlen": "seqlen_q", "seqlen_k": "seqlen", "heads": "", "kv_heads": "", "detail": "", "v": "rows", "scales": "",
     "two_level": "0",
 }  # fmt: skip
+LEAST_PROCESSES = 3
+MEDIAN, LEAST = r"median_(ms|us)|(\w+_)?tflops|gbytes_s|\w+_ratio|spread|reps", ("min_ms", "min_us", "checked")
 
 
 class MergeError(Exception):
@@ -78,6 +84,44 @@ def merge(tables):
     return (columns, points), kept
 
 
+def together(runs):
+    """Of what read() returns of each run: the same of their medians."""
+    columns, points = runs[0]
+    if any("processes" in names for names, _ in runs):
+        raise MergeError("a run has the column processes: it is several already")
+    if any(run in runs[:number] for number, run in enumerate(runs)):
+        raise MergeError("two of the runs are the same")
+    if any((names, list(more)) != (columns, list(points)) for names, more in runs):
+        raise MergeError("the runs have not the same columns and points")
+    by_peer = lambda rows: {row.get("peer"): row for row in rows}
+    made = {}
+    for point in points:
+        each = [by_peer(more[point]) for _, more in runs]
+        if any(rows.keys() != each[0].keys() for rows in each):
+            raise MergeError(f"{label(points[point][0])}: the runs have not the same peers")
+        made[point] = [row_of_medians([rows[peer] for rows in each]) for peer in each[0]]
+    return [*columns, "processes"], made
+
+
+def row_of_medians(rows):
+    made = {}
+    for name in rows[0]:
+        cells = [row[name] for row in rows]
+        if name == "passes":
+            made[name] = sum(map(int, cells))
+        elif len(set(cells)) == 1:
+            made[name] = cells[0]
+        elif name == "date":
+            made[name] = max(cells)
+        elif name in LEAST:
+            made[name] = min(cells, key=float)
+        elif re.fullmatch(MEDIAN, name) and all(cells):
+            made[name] = sorted(cells, key=float)[len(cells) // 2]
+        else:
+            raise MergeError(f"{label(rows[0])}: {name} is {' and '.join(sorted(map(repr, set(cells))))}")
+    return {**made, "processes": len(rows)}
+
+
 def write(path, table):
     """Whole or not at all."""
     columns, points = table
@@ -93,9 +137,14 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="a CSV; if there is one, it is the first of them")
     parser.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN", help="a CSV of peers.py")
+    parser.add_argument("--processes", action="store_true", help="take the medians of the RUNs")
     options = parser.parse_args(arguments)
+    if options.processes and (len(options.runs) < LEAST_PROCESSES or len(options.runs) % 2 == 0):
+        parser.error(f"--processes needs an odd number of RUNs, at least {LEAST_PROCESSES}")
     try:
-        table, kept = merge([read(path) for path in [options.out] * options.out.exists() + options.runs])
+        runs = [read(path) for path in options.runs]
+        before = [read(options.out)] if options.out.exists() else []
+        table, kept = merge([*before, *([together(runs)] if options.processes else runs)])
     except MergeError as error:
         print(f"peers_merge.py: {error}", file=sys.stderr)
         return 2

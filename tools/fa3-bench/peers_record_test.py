@@ -85,6 +85,61 @@ def test_merge(folder):
         expect(text, "peers_merge.py: ", *words)
 
 
+def test_processes(folder):
+    """Runs of the same points, each in a process of its own: the medians, of how many, and which are no such runs."""
+
+    def write(name, *lines):
+        (folder / name).write_text("\n".join(lines) + "\n")
+        return folder / name
+
+    out = folder / "out.csv"
+    columns = f"{COLUMNS},min_ms,spread,passes,checked,fa4_tflops,fa4_ratio,card,date"
+    first = [columns, POINT.format(64, 9) + ",2,0.1,1,1,90,10,a,3", POINT.format(128, 5) + ",2,0.1,1,1,,,a,3"]
+    second = [columns, POINT.format(64, 10) + ",1,0.3,1,0,40,4,a,5", POINT.format(128, 3) + ",2,0.1,2,1,,,a,5"]
+    third = [columns, POINT.format(64, 100) + ",3,0.2,1,1,100,1,a,4", POINT.format(128, 4) + ",2,0.1,1,1,,,a,4"]
+    runs = [write(f"{n}.csv", *lines) for n, lines in enumerate((first, second, third))]
+    old = write("out.csv", COLUMNS, POINT.format(64, 1), POINT.format(256, 2))
+    assert merged("--processes", out, *runs) == (0, f"{out}: 3 points\n") and old == out
+    expected = [
+        columns + ",processes",
+        POINT.format(64, 10) + ",1,0.2,3,0,90,4,a,5,3",
+        POINT.format(256, 2) + 9 * ",",
+        POINT.format(128, 4) + ",2,0.1,4,1,,,a,5,3",
+    ]
+    assert out.read_text().splitlines() == expected, out.read_text()
+
+    by_peer = folder / "by_peer.csv"
+    columns = "case,dtype,head_dim,causal,batch,seqlen_q,seqlen_k,heads,kv_heads,detail,peer,median_us"
+    rows = lambda us: [f"short,bf16,64,0,1,16,16,2,2,,{name},{t}" for name, t in (("libfa3", 7), ("cudnn", us))]
+    runs_by_peer = [write(f"p{us}.csv", columns, *rows(us)) for us in (30, 100, 9)]
+    assert merged("--processes", by_peer, *runs_by_peer)[0] == 0
+    assert by_peer.read_text().splitlines()[1:] == [line + ",3" for line in rows(30)], by_peer.read_text()
+
+    for number in (1, 2, 4):
+        try:
+            merged("--processes", out, *(2 * runs)[:number])
+            raise AssertionError(number)
+        except SystemExit as error:
+            assert error.code == 2
+    change = lambda line, old, new: [*third[:line], third[line].replace(old, new), *third[line + 1 :]]
+    for lines, *words in (
+        (third[:2], "not the same columns and points"),
+        (change(2, "bf16,128", "bf16,96"), "not the same columns and points"),
+        (change(0, "fa4_ratio", "fa2_ratio"), "not the same columns and points"),
+        (change(1, ",100,1,a", ",,,a"), "head_dim 64", "fa4_tflops is '' and '40' and '90'"),
+        (change(1, ",a,", ",b,"), "head_dim 64", "card is 'a' and 'b'"),
+        (expected, "several already"),
+        (first, "two of the runs are the same"),
+    ):
+        status, text = merged("--processes", out, *runs[:2], write("other.csv", *lines))
+        assert status == 2 and out.read_text().splitlines() == expected, text
+        expect(text, "peers_merge.py: ", *words)
+    fewer = write("fewer.csv", columns, rows(1)[0])
+    status, text = merged("--processes", by_peer, *runs_by_peer[:2], fewer)
+    assert status == 2, text
+    expect(text, "the runs have not the same peers")
+
+
 def test_record(bench, library, folder):
     """Runs on two cards, of some points each."""
     clock, speeds, card = [0.0], {"libfa3": 2.0, "fa2": 4.0, "cudnn": 5.0}, ["NVIDIA H100 80GB HBM3"]
@@ -154,6 +209,8 @@ def test_record(bench, library, folder):
 def main(bench, library):
     with tempfile.TemporaryDirectory() as folder:
         test_merge(pathlib.Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        test_processes(pathlib.Path(folder))
     with tempfile.TemporaryDirectory() as folder:
         test_record(bench, library, pathlib.Path(folder))
 
