@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "served_rules.h"
 
 namespace fa3::test {
@@ -24,6 +26,15 @@ struct Shaped {
   bool packed;
   int64_t batch, dims[3];
 };
+
+// Does a batched tensor span 2^31 - 1 steps or more?
+bool spans_too_much(const fa3_tensor& t) {
+  if (!has_elements(t)) return false;  // strides may be any
+  const Wide batch = t.dim[0], rows = t.dim[1], entry_stride = batch > 1 ? t.stride[0] : 0;
+  const Wide row_stride = rows > 1 ? Wide{t.stride[1]} : entry_stride;
+  const Wide step = std::gcd(static_cast<int64_t>(row_stride), static_cast<int64_t>(entry_stride));
+  return step > 0 && (batch - 1) * entry_stride + rows * row_stride >= step * INT32_MAX;
+}
 
 void judge_kernel_of(Judge& j, const fa3_backward_params& p, const Served& served) {
   const bool any = served.any();
@@ -140,7 +151,8 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     if (served.any()) {
       j.open_if(Wide{packed_q ? 1 : p.q.dim[0]} * rows_q * std::max<Wide>(heads, 2) > max_tiles / 2, "q");
       j.open_if(Wide{packed_k ? 1 : p.k.dim[0]} * rows_k * std::max<Wide>(heads_kv, 2) > max_tiles / 2, "k");
-      j.open_if(std::max(served.seqlen_q(), served.seqlen_k()) > Wide{1} << 26, "q");
+      for (const auto& [t, packed, batch, dims] : shaped) j.open_if(!packed && spans_too_much(*t.tensor), t.name);
+      j.open_if(!packed_q && spans_too_much(p.q), "q"), j.open_if(!packed_k && spans_too_much(p.k), "k");
     }
     const Wide sequences = served.batch() + 1;
     j.open_if(sequences * heads * served.seqlen_q() > max_tiles / 2, "q");

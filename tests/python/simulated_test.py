@@ -43,6 +43,9 @@ class Tensor:
     def numel(self):
         return self.count
 
+    def is_neg(self):
+        return False
+
     def stride(self):
         return list(fa3.make_tensor(0, "float32", self.shape).stride)[: self.ndim]
 

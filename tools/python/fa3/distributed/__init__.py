@@ -18,7 +18,7 @@ What calls of one kind have in common, their plan and the library's parameters, 
 
 Ranks agree on a call before they send tensors. Each checks its arguments and asks the library about every call of its
 plan, forward and backward, and they tell each other through the group's store, which no GPU waits for. Where one rank
-refuses the call, or ranks give different arguments, all raise the same error: of CPU tensors in each call, of CUDA
+refuses the call, or ranks give different arguments, all raise the same error: with CPU tensors in each call, with CUDA
 tensors in the first one of each kind, and in each if TORCH_DISTRIBUTED_DEBUG is DETAIL. A rank with an error of its own
 raises that, and waits for nobody.
 
@@ -118,7 +118,8 @@ def unshard(x: torch.Tensor, group: Group = None, layout: str = "zigzag", *, dim
         _check_layout(layout)
         seqlen = _seqlen("x", x.shape[dim], ranks, layout, seqlen)
         sizes = [size for i, size in enumerate(x.shape) if i != dim % x.ndim]
-        text = agreement.note(call="unshard", dim=dim % x.ndim, sizes=sizes, **_look(x), layout=layout, seqlen=seqlen)
+        text = agreement.note(call="unshard", dim=dim % x.ndim, sizes=sizes, dtype=x.dtype, device=x.device.type,
+                              layout=layout, seqlen=seqlen)  # fmt: skip
     agreement.reach(ranks, text, _always(x))
     parts, nodes = _parts(*ranks.seats(), layout, seqlen)
     return methods.gather(ranks.across, methods.gather(ranks.inside, [x], parts, dim), nodes, dim)[0]
@@ -169,10 +170,6 @@ def _refusing(ranks):
         raise
 
 
-def _look(x):
-    return {"dtype": str(x.dtype), "device": x.device.type}
-
-
 def _always(x):
     """Whether ranks tell each other about each call, not only about those of a new kind: where hosts compute, too."""
     return x.device.type == "cpu" or dist.get_debug_level() == dist.DebugLevel.DETAIL
@@ -200,15 +197,14 @@ def _prepared(q, k, v, group, layout, causal, window, cu_seqlens, seqlen, **scor
         cu_seqlens, seqlen = _cu_seqlens(cu_seqlens, seqlen)
     seqlen = _seqlen("q", q.shape[-3], ranks, layout, seqlen)
     _forward.mask(causal, window)
-    if window is not None:
-        window = _forward._sides(window)
+    left, right = layouts.sides(bool(causal), None if window is None else _forward._sides(window), seqlen)
     # The library refuses what it cannot do before it looks for a first row.
     none = [x.narrow(-3, 0, 0).unsqueeze(0) if packed else x.narrow(-3, 0, 0) for x in (q, k, v)]
     with torch.no_grad():
         fa3.forward(*none, **scores)
     return ranks, cost_model.Problem(
         ranks=ranks.size, inside=ranks.inside.size if ranks.is_pair else 0, layout=layout, seqlen=seqlen,
-        cu_seqlens=cu_seqlens or (0, seqlen), **dict(zip(("left", "right"), layouts.sides(bool(causal), window, seqlen))),
+        cu_seqlens=cu_seqlens or (0, seqlen), left=left, right=right,
         batch=1 if packed else q.shape[0], heads=q.shape[-2], heads_kv=k.shape[-2], head_dim=q.shape[-1],
         head_dim_v=v.shape[-1], bytes=q.element_size(), packed=packed,
     )  # fmt: skip
@@ -265,13 +261,13 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
     None: the one that `costs` puts first for `card`; explain: rank 0 prints that table.
 
     Returns o: (batch, tokens, heads, head_dim_v), with return_lse (o, lse), lse: (batch, heads, tokens) in float32.
-    Errors come before anything is sent, and all ranks raise them: what one refuses, its tensors' shapes, dtypes and a
-    call of its plan that the library refuses among it, as a ValueError, TypeError, NotImplementedError or fa3.Fa3Error
-    of the same text, others as a RuntimeError; a ValueError where ranks differ in arguments (other than card, explain
-    and deterministic), in dtypes, or in whether a tensor requires a gradient: all ranks go backward, or none. A kind of
-    CUDA call that all ranks agreed on before is not compared again: if one rank alone refuses or changes it then, the
-    others wait until the group's timeout. Of group itself only the rank that gives it raises an error. q, k and v with
-    strides that the kernels do not take are copied."""
+    Errors come before anything is sent, and all ranks raise them. What one rank refuses, for its tensors' shapes or
+    dtypes or because the library refuses a call of its plan, the others raise with the same text, as the same class if
+    it is a ValueError, TypeError or NotImplementedError, else as a RuntimeError. Where ranks differ in arguments (but
+    for card, explain and deterministic), in dtypes, or in whether a tensor requires a gradient, all raise a ValueError
+    that names it: all ranks go backward, or none. A kind of call of CUDA tensors that all agreed on before is not
+    compared again: if one rank alone refuses or changes it then, the others wait until the group's timeout. An error
+    about group itself is that rank's alone. q, k and v with strides that the kernels do not take are copied."""
     ranks = _ranks(group)
     with _refusing(ranks):
         cu_seqlens = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens
@@ -317,29 +313,31 @@ class _Call(NamedTuple):
     gradients: bool
 
     def note(self, method):
-        of, scores = self.problem, {"softmax_scale": self.how.softmax_scale, "softcap": self.how.softcap}
+        problem = self.problem
+        sizes = {name: getattr(problem, name) for name in ("batch", "heads", "heads_kv", "head_dim", "head_dim_v")}
         return agreement.note(
-            call="attention", method=method, layout=of.layout, seqlen=of.seqlen,
-            cu_seqlens=of.cu_seqlens if of.packed else None, window=(of.left, of.right), batch=of.batch,
-            heads=of.heads, heads_kv=of.heads_kv, head_dim=of.head_dim, head_dim_v=of.head_dim_v, dtype=self.dtype,
-            device=self.device.type, **scores, sinks=self.has_sinks, requires_grad=self.gradients,
-            **({"return_lse": self.return_lse} if method in ("all_to_all", "two_level") else {}),
+            call="attention", method=method, layout=problem.layout, seqlen=problem.seqlen,
+            cu_seqlens=problem.cu_seqlens if problem.packed else None, window=(problem.left, problem.right), **sizes,
+            dtype=self.dtype, device=self.device.type, softmax_scale=self.how.softmax_scale, softcap=self.how.softcap,
+            sinks=self.has_sinks, requires_grad=self.gradients,
+            # lse is sent where heads are exchanged.
+            return_lse=self.return_lse if method in ("all_to_all", "two_level") else None,
         )  # fmt: skip
 
     def rehearsed(self, method, across, inside, place, asked):
         """The plan of the rank with these seats. Raises what the library would of one of its calls."""
-        of = self.problem
-        keys, heads, (parts, nodes) = across, inside, _parts(across, inside, of.layout, of.seqlen)
+        problem = self.problem
+        keys, heads, (parts, nodes) = across, inside, _parts(across, inside, problem.layout, problem.seqlen)
         if method == "all_to_all":
             heads, keys, parts, nodes = keys, plans.ALONE, nodes, (layouts.union(nodes),)
         kind = "all_gather" if method == "all_gather" else "ring"
-        plan = plans.Plan(plans.Spread(heads, keys, kind, parts, nodes, of.cu_seqlens, of.left, of.right,
-                                       0 if of.packed else 1))  # fmt: skip
-        lead = (plan.rows,) if of.packed else (of.batch, plan.rows)
-        query_heads, key_heads = (layouts.heads_of(x, heads.size, heads.rank)[1] for x in (of.heads, of.heads_kv))
-        sizes = (query_heads, of.head_dim), (key_heads, of.head_dim), (key_heads, of.head_dim_v)
+        plan = plans.Plan(plans.Spread(heads, keys, kind, parts, nodes, problem.cu_seqlens, problem.left,
+                                       problem.right, 0 if problem.packed else 1))  # fmt: skip
+        lead = (plan.rows,) if problem.packed else (problem.batch, plan.rows)
+        mine, mine_kv = (layouts.heads_of(x, heads.size, heads.rank)[1] for x in (problem.heads, problem.heads_kv))
+        sizes = (mine, problem.head_dim), (mine_kv, problem.head_dim), (mine_kv, problem.head_dim_v)
         q, k, v = (torch.empty((*lead, *size), dtype=self.dtype, device="meta") for size in sizes)
-        sinks = torch.empty(query_heads, device="meta", dtype=torch.float32) if self.has_sinks else None
+        sinks = torch.empty(mine, device="meta", dtype=torch.float32) if self.has_sinks else None
         autograd.rehearse(plan, self.how, place, asked, q, k, v, sinks, self.gradients)
         return plan
 
