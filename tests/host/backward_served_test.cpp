@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backward/backward.h"
+#include "backward_list.h"
 #include "change.h"
 #include "device/card.h"
 #include "error.h"
@@ -440,6 +441,95 @@ TEST_CASE("workspaces and launches of the backward pass are those of any card", 
     }
   }
   CHECK((by_card > 500 && others > 500));
+}
+
+// Each has a place of its own, as large as what the kernels write there.
+TEST_CASE("what a served backward call keeps in its workspace lies apart, and within it", "[served][backward]") {
+  struct Region {
+    size_t begin, bytes;
+  };
+  std::mt19937_64 random(12);
+  const auto any_of = [&](std::initializer_list<int64_t> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  int second_sums = 0, parts = 0, one_block = 0;
+  for (int n = 0; n < 4000; ++n) {
+    const int64_t heads_kv = any_of({1, 2, 3, 8, 11}), length = any_of({1, 65, 128, 129, 500, 1000, 2048, 4096, 8191});
+    Grouped call{any_of({1, 2, 5}), length, heads_kv * any_of({1, 2, 8}), heads_kv, any_of({64, 80, 128, 256})};
+    call.left = int32_t(any_of({-1, -1, 100})), call.right = int32_t(any_of({0, -1}));
+    call.flags = uint64_t(any_of({0, FA3_FLAG_DETERMINISTIC})), call.is_batched = random() % 2;
+    B p = grouped(call);
+    if (random() % 3 == 0) p.flags |= FA3_FLAG_CENTERED_K;
+    else if (random() % 2)
+      p.sinks = tensor(far_away(35), FA3_DTYPE_FP32, {call.heads}), p.dsinks = tensor(far_away(36), FA3_DTYPE_FP32,
+                                                                                      {call.heads});
+    const BackwardRun run = planned(p, assumed_card(132)).last;
+    const BackwardRow& row = backward_row(run.row);
+    const ServedRun& served = run.served;
+    const auto of_all = [](int64_t count, int64_t bytes) { return size_t(count * bytes); };
+    const int64_t copies = run.order.spread.second > 0 ? 2 : 1, tiles = call.heads * int64_t{served.call.most_tiles};
+    const int64_t rows = tiles * int32_t{served.call.Br}, rows_k = call.batch * length;
+    std::vector<Region> regions = {{run.lse, of_all(rows, 4)},
+                                   {run.delta, of_all(rows, 4)},
+                                   {served.list, size_t(list_bytes(served.call))}};
+    int64_t counted = 1;  // blocks that are claimed
+    if (run.sums_dq) {
+      regions.push_back({run.dq_sums, of_all(copies * rows, 4 * row.d)});
+      counted += int64_t{served.call.most_blocks} * heads_kv * run.order.parts + copies * tiles;
+      CHECK(run.visits == run.counters_end - of_all(copies * tiles, 4));
+    }
+    CHECK(run.counters_end - run.counters == of_all(counted, 4));
+    regions.push_back({run.counters, of_all(counted, 4)});
+    if (run.order.parts > 1)
+      regions.push_back({run.key_sums, of_all(2 * heads_kv * run.order.parts * rows_k, 4 * row.d)});
+    if (p.flags & FA3_FLAG_CENTERED_K)
+      regions.push_back({served.key_means, of_all(call.batch * heads_kv, 4 * row.d)});
+    if (p.dsinks.rank > 0) {  // of each tile, and of each thread block that has rows without keys
+      CHECK(served.sink_sums_each == run.q_tiles + served.zero_blocks);
+      regions.push_back({served.sink_sums, of_all(call.heads * served.sink_sums_each, 4)});
+    }
+    std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
+    regions.push_back({run.workspace_bytes, 0});
+    INFO(call.batch << " x " << length << ", heads " << call.heads << "/" << heads_kv << " d " << call.head_dim);
+    for (size_t i = 0; i + 1 < regions.size(); ++i) {
+      CHECK(regions[i].begin % 64 == 0);
+      CHECK(regions[i].begin + regions[i].bytes <= regions[i + 1].begin);
+    }
+    second_sums += copies > 1, parts += run.order.parts > 1, one_block += row.has(Trait::one_key_block);
+  }
+  CHECK((second_sums > 20 && parts > 100 && one_block > 100));
+}
+
+TEST_CASE("second sums of dQ of packed lengths are of up to 1056 tiles", "[served][backward]") {
+  const auto second = [](int64_t length, int64_t heads) {
+    const Grouped call{1, length, heads, heads, 128, -1, 0, FA3_FLAG_DETERMINISTIC};
+    return planned(grouped(call), assumed_card(132)).last.order.spread.second;
+  };
+  // Of each head one more than there are of 64 rows.
+  CHECK((second(448, 132) == 132 * 8 && second(512, 117) == 117 * 9));
+  CHECK((second(448, 133) == 0 && second(512, 118) == 0));
+}
+
+TEST_CASE("what the kernels of the backward pass cannot count is refused", "[served][backward]") {
+  const auto status = [](const Grouped& of, int64_t total_q, int64_t total_k, int32_t chunk_size = 0) {
+    B p = grouped(of);
+    for (fa3_tensor* t : {&p.q, &p.o, &p.dout, &p.dq, &p.k, &p.v, &p.dk, &p.dv})
+      t->dim[0] = t == &p.k || t == &p.v || t == &p.dk || t == &p.dv ? total_k : total_q;
+    p.lse.dim[1] = total_q;
+    REQUIRE(fa3_tensor_pack(&p.lse) == FA3_OK);
+    p.max_seqlen_q = p.max_seqlen_k = 1 << 20;
+    if (chunk_size > 0) chunk(p, chunk_size, 0);
+    return fa3_backward_check(&p);
+  };
+  // INT32_MAX rows of all heads, and one; of q in tiles of 128, one more than they fill.
+  constexpr int64_t many = 1 << 20, heads = 2048;
+  const Grouped one{1, 64, heads, heads, 64};
+  CHECK((status(one, 64, many - 1) == FA3_OK && status(one, 64, many) == FA3_ERROR_UNSUPPORTED));
+  CHECK((status(one, many - 256, 64) == FA3_OK && status(one, many - 255, 64) == FA3_ERROR_UNSUPPORTED));
+  // Chunks of all sequences.
+  const Grouped sequences{1 << 11, 64, 1, 1, 64};
+  CHECK((status(sequences, many, many, 1 << 10) == FA3_OK));
+  CHECK((status(sequences, many, many, 1) == FA3_ERROR_UNSUPPORTED));
 }
 
 }  // namespace fa3::test

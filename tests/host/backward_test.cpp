@@ -373,6 +373,23 @@ TEST_CASE("gradients in float32 are added to what is there, each rounded once", 
     }
 }
 
+TEST_CASE("on the CPU each gradient has a dtype of its own", "[backward]") {
+  constexpr int32_t dtypes[] = {FA3_DTYPE_FP32, FA3_DTYPE_BF16, FA3_DTYPE_FP16};
+  const auto most = [](const fa3_tensor& t) {
+    return t.dtype == FA3_DTYPE_FP32 ? 0x1p-24L : t.dtype == FA3_DTYPE_FP16 ? 0x1p-11L : 0x1p-8L;
+  };
+  for (int n = 0; n < 27; ++n) {
+    Call call({.seqlen_q = 9, .seqlen_k = 17, .head_dim = 24}, FA3_DTYPE_BF16, FA3_MASK_NONE, FA3_DTYPE_FP32, true);
+    call.p.dq.dtype = dtypes[n % 3], call.p.dk.dtype = dtypes[n / 3 % 3], call.p.dv.dtype = dtypes[n / 9];
+    call.run();
+    const Gradients expected(call);
+    INFO(n);
+    CHECK(error(call.p.dq, expected.dq) <= most(call.p.dq));
+    CHECK(error(call.p.dk, expected.dk) <= most(call.p.dk));
+    CHECK(error(call.p.dv, expected.dv) <= most(call.p.dv));
+  }
+}
+
 namespace {
 
 using B = fa3_backward_params;

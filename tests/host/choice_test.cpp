@@ -2,9 +2,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <array>
+#include <map>
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "forward/tiles.h"
@@ -301,6 +303,29 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
     const ForwardRow& row = forward_row(planned(problem_of({1, 1, 8192, heads, 8, 128})).row);
     CHECK((row.packs_heads() && row.Br == (heads <= 512 ? 64 : 128)));
   }
+}
+
+// What is predicted is the time of the parts that are made, whose longest are the same where keys are a few more.
+TEST_CASE("with packed heads as many parts as long are predicted to take as long", "[plan]") {
+  const int row = row_named("fa3_fwdpacked_bf16_d128_full_64x64");
+  REQUIRE(row >= 0);
+  int repeated = 0;
+  for (const int64_t batch : {1, 2, 3, 5, 7, 8, 11, 15})
+    for (const int64_t heads_kv : {1, 4, 8}) {
+      std::map<std::tuple<int, int, bool>, double> times;  // by parts, blocks of the first, and whether the cache holds
+      for (int64_t blocks = 8; blocks < 800; ++blocks) {   // all keys
+        RowPlan made;
+        plan_row(problem_of({batch, 1, 64 * blocks, 8 * heads_kv, heads_kv, 128}), row, assumed_card(132), made);
+        if (!is_split(made) || made.pieces.whole_tiles > 0) continue;
+        const bool is_cached = 3 * batch * heads_kv * blocks * 64 * 128 * 4 <= 2 * assumed_card(132).cache_bytes;
+        const std::tuple key{made.pieces.entries(), int(made.list[0].end), is_cached};
+        const auto [first, is_new] = times.emplace(key, made.predicted_us);
+        INFO(batch << " x " << 64 * blocks << " keys, " << heads_kv << " heads in " << std::get<0>(key) << " parts");
+        CHECK(made.predicted_us == first->second);
+        repeated += !is_new;
+      }
+    }
+  CHECK(repeated > 1000);
 }
 
 TEST_CASE("two warpgroups take turns at the keys of whole tiles, if there are enough", "[plan]") {

@@ -258,6 +258,12 @@ TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
   CHECK((PackedCall(wide(), heads, {1}, {64 * 7}, no_window).params.most_slots == 0));
   CHECK((PackedCall(wide(), heads, {200}, {1 << 20}, {200, 100, true}).params.most_slots == 2 * 3));
   CHECK((PackedCall(wide(), heads, {1}, {1 << 20}, causal_window, {.chunk = 64 * 8 + 1}).params.most_slots == 3));
+  // Sums over all sequences of what each may add are counted in int32.
+  for (const size_t sequences : {1, 2, 3, 1000, 4097}) {
+    const std::vector<int32_t> lengths(sequences, 1);
+    const int64_t each = PackedCall(wide(), heads, lengths, lengths, no_window).params.most_each;
+    CHECK((each * int64_t(sequences) <= INT32_MAX && (each + 1) * int64_t(sequences) > INT32_MAX));
+  }
   CHECK(most_tiles(3, 1000, -1, 192) == 18);
   CHECK(most_tiles(1000, 1000, 5, 192) == 5);
   CHECK((most_tiles(2, 1000, -1, 192, 3) == 2 * 8 && most_tiles(2, 2, -1, 192, 3) == 4));
@@ -281,6 +287,10 @@ TEST_CASE("more rows than can be counted are refused", "[lengths]") {
   CHECK_FALSE(takes(1 << 20, 1 << 20, 100, {-1, -1}));
   CHECK(takes(1 << 20, 1 << 20, 100, {1 << 22, -1}));
   CHECK_FALSE(takes(1 << 11, 1 << 20, 1 << 20, {1 << 22, -1}, 1));  // a Sequence for each position
+  // More sequences than can be numbered, also of few rows.
+  constexpr int64_t most_sequences = INT32_MAX - 65536;
+  CHECK((takes(most_sequences, 1, 100, {4, -1}) && !takes(most_sequences + 1, 1, 100, {4, -1})));
+  CHECK((takes(most_sequences / 4, 100, 100, {4, -1}, 34) && !takes(most_sequences / 4 + 1, 100, 100, {4, -1}, 34)));
   // Rows of slots: 32 for each tile of each head.
   const int64_t tiles = INT32_MAX / (192 * 4 * 32);
   CHECK(takes(1, tiles * 192, 1 << 20, {-1, -1}, 0, true));

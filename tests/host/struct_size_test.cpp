@@ -211,6 +211,19 @@ TEST_CASE("a client older than the backward pass of lengths, windows and sinks h
     p.struct_size = sizeof p;
     CHECK(fa3_backward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
   }
+  // Half of a softcap is none: no kernel for softcap runs.
+  P p = imaginary_params<P>();
+  const auto kernel = [&] {
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    REQUIRE(fa3_backward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+    return std::string(info.name);
+  };
+  const std::string right = kernel();
+  std::memset(reinterpret_cast<char*>(&p) + offsetof(P, softcap), 0x55, sizeof p - offsetof(P, softcap));
+  for (p.struct_size = offsetof(P, softcap); p.struct_size < offsetof(P, alibi_slopes); ++p.struct_size)
+    CHECK(kernel() == right);
+  p.reserved = 0, p.struct_size = offsetof(P, alibi_slopes);
+  CHECK(kernel() != right);
 }
 
 TEMPLATE_TEST_CASE("structs of every size end where their struct_size says", "[struct_size]", fa3_forward_params,
