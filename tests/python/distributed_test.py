@@ -556,18 +556,19 @@ def refused_alike(world):
     assert issubclass(kind, fa3.Fa3Error) and "head_dim" in text, (kind, text)
     # Ranks whose calls are refused for reasons of their own raise the first one's.
     check, uneven = kernels.Place.check, [parallel.shard(x, group, "contiguous") for x in world.inputs(42)[:3]]
+    for call in ("forward", "backward"):
 
-    def check_rows(place, params):
-        if params.call == "forward":
-            raise fa3.Unsupported(f"{params.q.dim[1]} rows", 2)
-        check(place, params)
+        def check_rows(place, params, call=call):
+            if params.call == call:
+                raise fa3.Unsupported(f"{call} of {params.q.dim[1]} rows", 2)
+            check(place, params)
 
-    kernels.Place.check = check_rows
-    try:
-        kind, text = outcome(group, parallel.attention, *uneven, group, seqlen=42, **usual)
-    finally:
-        kernels.Place.check = check
-    assert (kind, text) == (fa3.Unsupported, "11 rows"), (kind, text)
+        kernels.Place.check = check_rows
+        try:
+            kind, text = outcome(group, parallel.attention, *leaves(*uneven), group, seqlen=42, **usual)
+        finally:
+            kernels.Place.check = check
+        assert (kind, text) == (fa3.Unsupported, f"{call} of 11 rows"), (kind, text)
     one = lambda number, other: number if world.rank == 2 else other  # rank 2's in its place
     short = [x[:, :9] for x in (q, k, v)]
     differing = [

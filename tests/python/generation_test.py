@@ -123,6 +123,8 @@ def generated(kind):
     }  # fmt: skip
     if kind in WHOLE:
         ways["padding inside"] = {"attention_mask": without(mask, slice(6, 8))}
+        ways["padding inside, a cache of fixed size"] = {**ways["padding inside"], "cache_implementation": "static",
+                                                         "prefill_chunk_size": 4}  # fmt: skip
     for name, way in ways.items():
         if "compile_config" in way and kind not in COMPILED:
             continue

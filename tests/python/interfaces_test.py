@@ -377,6 +377,9 @@ def bounds(device):
     for into, most in zip(gradients, (5, number(5))):
         two._flash_attn_varlen_backward(dout, q, k, k, o, lse, *into, sums_q, sums_k, most, most, *how, True)
     assert all(map(torch.equal, *gradients))
+    into, empty = [torch.empty_like(x) for x in (q[:0], k, k)], (ints(device, 0, 0), ints(device, 0, 9), 0, 9)
+    two._flash_attn_varlen_backward(dout[:0], q[:0], k, k, o[:0], lse[:, :0], *into, *empty, *how, True)
+    assert into[1].eq(0).all() and into[2].eq(0).all()
 
     table, used = ints(device, 3, 1, 0, 2).view(2, 2), ints(device, 7, 3)
     pages, q_cache = [normal(device, 4, 4, 2, 16, **bf16) for _ in range(2)], normal(device, 2, 3, 4, 16, **bf16)

@@ -48,7 +48,8 @@ struct Contract {
   std::string path;
   std::vector<Section> sections;
   // Without them, rules about numbers of instructions, and about what else one compiler makes of the source (how often
-  // it copies code, how it divides), are left out. What they replace does not come back, and their waivers are no fault.
+  // it copies code, how it divides), are left out. What they replace does not come back, and waivers of them are no
+  // fault.
   bool budgets = true;
 };
 

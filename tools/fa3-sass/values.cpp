@@ -318,11 +318,12 @@ std::vector<Values> operand_values(const Listing& listing, const Cfg& cfg, const
         std::vector<Operand> parts;
         for (std::string_view part : split(operand(instruction), '+'))
           if (parts.size() < 3) parts.push_back(operand_of(part));  // two registers and a constant, at most
-        result[static_cast<size_t>(at - wanted.begin())] = combine(state, parts, guard_of(instruction), [&](const Word* w) {
+        const auto sum_of = [&](const Word* w) {
           Word sum = 0;
           for (size_t k = 0; k < parts.size(); ++k) sum += w[k];
           return sum;
-        });
+        };
+        result[static_cast<size_t>(at - wanted.begin())] = combine(state, parts, guard_of(instruction), sum_of);
       }
       step(state, instruction);
     }

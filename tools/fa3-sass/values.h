@@ -11,8 +11,8 @@
 namespace sass {
 
 // What a register may hold when an instruction is reached for the first time, that is, on ways that lead forward only.
-// What comes from memory or from outside (parameters, other lanes) counts as 0, and is marked. An instruction with a guard
-// reads what others with that guard have written, as long as nothing writes the predicate.
+// What comes from memory or from outside (parameters, other lanes) counts as 0, and is marked. An instruction with a
+// guard reads what others with that guard have written, as long as nothing writes the predicate.
 struct Values {
   static constexpr int most = 4;
   std::uint32_t values[most] = {};  // ascending
