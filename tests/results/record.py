@@ -1,8 +1,8 @@
 """The record of the last run of the GPU tests, one for each card (h200/gpu.json): what it must say, and whether it is
 about these sources.
 
-Machines without a GPU cannot run the kernels, so the records are committed, with a hash of everything the kernels and
-their launch are made of. As a script (a test of the suite): fails (1) if any record shows a failure of these sources;
+Machines without a GPU cannot run the kernels, so the records are committed, with a hash of the kernels' machine code and
+of the sources of their launch. As a script (a test of the suite): fails (1) if any record shows a failure of these sources;
 else passes if one of them is about these sources, complete and clean; is skipped (77), with the reasons, if all are
 stale or incomplete, which says nothing about the sources but that no GPU has run them yet.
 """
@@ -20,18 +20,16 @@ RENEW = "run tests/gpu/run on a machine with a Hopper GPU and commit what it wri
 
 
 def source_hash(root=ROOT):
-    """SHA-256 over the sorted paths and contents of the GPU-relevant sources. Prose beside them is none, nor are
-    contracts, which nothing that runs on a GPU is made of."""
-    digest = hashlib.sha256()
-    for path in sorted(
-        file.relative_to(root).as_posix() for top in SOURCES for file in (root / top).rglob("*") if file.is_file()
-    ):
-        if "__pycache__" in path or path.endswith((".md", ".contract")):
-            continue
-        content = (root / path).read_bytes()
-        digest.update(f"{path}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
+    """SHA-256 over what runs on a GPU or launches it: the lock of the kernels, which stands for their machine code, and
+    the text of the header, of src and of the headers in ptx that the host shares. Neither where a file lies nor what it
+    includes counts, so that files can move; nor does prose, nor a line of the build."""
+    digests = []
+    for path in (file for top in SOURCES for file in (root / top).rglob("*") if file.is_file()):
+        shared = path.name == "kernels.lock" or path.suffix in (".h", ".def")
+        if (shared or "ptx" not in path.relative_to(root).parts) and path.suffix not in (".md", ".build"):
+            lines = [line for line in path.read_bytes().splitlines() if not line.startswith(b'#include "')]
+            digests.append(hashlib.sha256(b"\n".join(lines)).hexdigest())
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
 def failures(record):

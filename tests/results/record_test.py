@@ -97,18 +97,27 @@ class Record(unittest.TestCase):
     def test_hash(self):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for top in record.SOURCES:
-                (root / top).mkdir()
-                (root / top / "a").write_text(top)
+            files = {"include/fa3.h": "int a;\n", "src/a.cpp": '#include "fa3.h"\nint b;\n', "ptx/a.h": "int c;\n",
+                     "ptx/kernels.lock": "0 a\n"}  # fmt: skip
+
+            def write(path, text):
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(text)
+
+            for path, text in files.items():
+                write(path, text)
             first = record.source_hash(root)
-            (root / "README.md").write_text("no source")
-            (root / "ptx/README.md").write_text("no source")
+            for path in ("README.md", "ptx/README.md", "ptx/a.cu", "ptx/a.contract", "src/meson.build", "tests/a.cpp"):
+                write(path, "nothing that a launch is made of")
+            (root / "ptx/a.h").rename(root / "ptx/b.h")
+            write("src/a.cpp", '#include "deeper/fa3.h"\nint b;\n')
             self.assertEqual(record.source_hash(root), first)
-            (root / "ptx/a").write_text("changed")
-            second = record.source_hash(root)
-            self.assertNotEqual(second, first)
-            (root / "ptx/a").rename(root / "ptx/b")
-            self.assertNotEqual(record.source_hash(root), second)
+            for path in ("include/fa3.h", "src/a.cpp", "ptx/b.h", "ptx/kernels.lock"):
+                text = (root / path).read_text()
+                write(path, text + "more\n")
+                self.assertNotEqual(record.source_hash(root), first, path)
+                write(path, text)
+            self.assertEqual(record.source_hash(root), first)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Machine code with a fault in each copy, and how many of them `fa3-sass check` sees: with contracts, and without.
+"""Machine code with a fault in each copy, and how many of them fa3-sass names: by a figure that is another one
+(tools/fa3-sass/changes.py), by a rule of the contract, and by the preset, which knows nothing of the kernel.
 
 usage: mutated.py FA3_SASS NVDISASM FOLDER [--verbose] [--report] [KIND ...]
 
 FOLDER holds cubins of rows of the table. Each fault is a change of a listing's text, which is what a fault in the
-source or in its compilation would leave there; nothing is compiled. A fault counts as seen if a rule is broken that the
-kernel keeps without it. The contracts must see nine in ten of all faults, and more than half of each kind; --report
-only counts. With KINDs only those.
+source or in its compilation would leave there; nothing is compiled. That the kernel is another one the lock of the
+kernels says of each of them. A fault counts as named by a figure if one that counts more than instructions has another
+value, and by a rule if the kernel keeps that rule without the fault. Figures must name nine in ten of all faults, and
+more than half of each kind; --report only counts. With KINDs only those.
 """
 import concurrent.futures
 import json
@@ -16,6 +18,9 @@ import re
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../tools/fa3-sass"))
+import changes as changed  # noqa: E402
 
 ALG1 = "fa3_alg1_bf16_d128_causal_128x128"
 FWD = "fa3_fwd_bf16_d128_full_192x64"
@@ -222,14 +227,15 @@ class Suite:
             sys.exit(f"no {path}")
         text = subprocess.run([self.nvdisasm, "-c", path], check=True, capture_output=True, text=True).stdout
         self.codes[row] = Code(text)
-        self.whole[row] = self.broken(row, "whole", text)
+        self.whole[row] = self.found(row, "whole", text)
 
-    def broken(self, row, name, text):
-        """The rules that this text breaks, by its contract and by the preset."""
+    def found(self, row, name, text):
+        """Of this text the figures, the rules of its contract that it breaks, and those of the preset, as sets."""
         path = os.path.join(self.folder, f"{row}-{name}.sass")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        result = []
+        (figures,) = changed.listed(self.tool, path).values()
+        result = [{figure for figure in figures.items() if not figure[0].endswith("instructions")}]
         for preset in ([], ["--preset"]):
             run = subprocess.run([self.tool, "check", path, *(preset or [row]), *preset, "--json"], text=True,
                                  capture_output=True)
@@ -244,8 +250,8 @@ class Suite:
 
     def fault(self, kind, row, number, changes):
         name = f"{re.sub('[ :]+', '-', kind)}-{number}"
-        broken = self.broken(row, name, self.codes[row].changed(changes))
-        return kind, row, changes, [after - before for after, before in zip(broken, self.whole[row])]
+        found = self.found(row, name, self.codes[row].changed(changes))
+        return kind, row, changes, [after - before for after, before in zip(found, self.whole[row])]
 
 
 def main():
@@ -262,26 +268,25 @@ def main():
                 some = random.Random(kind + row).sample(found, min(SITES, len(found)))
                 jobs += [pool.submit(suite.fault, kind, row, n, changes) for n, changes in enumerate(some)]
         results = [job.result() for job in jobs]
-    counts = {kind: [0, 0, 0] for kind in kinds}
-    for kind, row, changes, broken in results:
+    counts = {kind: [0, 0, 0, 0] for kind in kinds}
+    for kind, row, changes, found in results:
         counts[kind][0] += 1
-        for which in (0, 1):
-            counts[kind][which + 1] += bool(broken[which])
-        if "--verbose" in options or not broken[0]:
+        for which in range(3):
+            counts[kind][which + 1] += bool(found[which])
+        if "--verbose" in options or not found[0]:
             place = suite.codes[row].step(min(changes))
-            print(f"{'not seen' if not broken[0] else 'seen'}: {kind}, {row}, {len(changes)} changes from: {place}",
-                  *sorted(broken[0])[:3], sep="\n    ")
-    print(f"{'kind':42}faults  by the contract  without one")
-    for kind, (faults, seen, without) in counts.items():
-        print(f"{kind:42}{faults:6}{seen:17}{without:13}")
-    faults, seen, without = (sum(count[k] for count in counts.values()) for k in range(3))
-    print(f"{'all':42}{faults:6}{seen:17}{without:13}")
+            print(f"{'not named' if not found[0] else 'named'}: {kind}, {row}, {len(changes)} changes from: {place}",
+                  *(f"{figure}: {value}" for figure, value in sorted(found[0])[:3]), sep="\n    ")
+    counts["all"] = [sum(count[k] for count in counts.values()) for k in range(4)]
+    print(f"{'kind':42}faults  by a figure  by the contract  by the preset")
+    for kind, (faults, figures, contract, preset) in counts.items():
+        print(f"{kind:42}{faults:6}{figures:13}{contract:17}{preset:15}")
     missing = [kind for kind, count in counts.items() if not count[0]]
     if "--report" not in options:
         weak = [kind for kind, count in counts.items() if count[0] and count[1] <= 0.5 * count[0]]
         if weak:
-            print("of these kinds not more than half are seen: " + ", ".join(weak))
-        sys.exit(bool(weak) or seen < 0.9 * faults)
+            print("of these kinds figures name not more than half: " + ", ".join(weak))
+        sys.exit(bool(weak) or counts["all"][1] < 0.9 * counts["all"][0])
     if missing:
         print("no fault of these kinds: " + ", ".join(missing))
 

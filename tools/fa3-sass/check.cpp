@@ -1,7 +1,6 @@
 #include "check.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 #include <set>
 #include <stdexcept>
@@ -66,9 +65,6 @@ const Contract& TableCheck::contract_of(const std::string& kernel) {
   if (known != contracts_.end()) return known->second;
   const std::string path = folder_ + "/" + kernel + ".contract";
   Contract read = read_contract(path, read_file(path));
-  // A long contract has its numbers in a file of their own.
-  const std::string numbers = folder_ + "/" + kernel + ".numbers.contract";
-  if (std::filesystem::exists(numbers)) read = continued(std::move(read), read_contract(numbers, read_file(numbers)));
   read.budgets = budgets_;
   return contracts_.emplace(kernel, std::move(read)).first->second;
 }

@@ -254,11 +254,6 @@ bool Section::covers(std::string_view row) const {
   return std::any_of(rows.begin(), rows.end(), [&](const std::string& pattern) { return glob(pattern, row); });
 }
 
-Contract continued(Contract contract, const Contract& by) {
-  contract.sections.insert(contract.sections.end(), by.sections.begin(), by.sections.end());
-  return contract;
-}
-
 Contract read_contract(const std::string& path, std::string_view text) {
   Reader reader;
   reader.contract.path = path;

@@ -56,9 +56,6 @@ struct Contract {
 // Throws std::runtime_error with file and line on what it does not understand.
 Contract read_contract(const std::string& path, std::string_view text);
 
-// The contract with the sections of another behind its own.
-Contract continued(Contract contract, const Contract& by);
-
 struct Finding {
   enum class State { kept, broken, waived, advice } state = State::kept;
   int number = 0;                                         // of the kernel in its file
