@@ -1,4 +1,4 @@
-// The row of the table that this translation unit compiles (-DFA3_ROW=<number> -DFA3_KERNEL=<name>). There are no
+// The row of the table that this translation unit compiles (-DFA3_ROW=<row> -DFA3_KERNEL=<name>). There are no
 // template parameters on kernels: the configuration is this constant. Names for its cells: tiling.cuh, forward.cuh.
 #pragma once
 #include "../isa/common.cuh"
@@ -17,7 +17,8 @@ constexpr auto row_of_number() {
   else if constexpr (number < first_pass) return backward_row(number);
   else return pass_row(number);
 }
-inline constexpr auto config = row_of_number<FA3_ROW>();  // a ForwardRow, a BackwardRow or a PassRow
+static_assert(row_count == 1);
+inline constexpr auto config = row_of_number<0>();  // a ForwardRow, a BackwardRow or a PassRow
 
 #define FA3_TEXT_(x) #x
 #define FA3_TEXT(x) FA3_TEXT_(x)

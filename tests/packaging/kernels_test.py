@@ -37,7 +37,7 @@ int main(void) {
 def table():
     """The names of all rows."""
     rows = run(sys.executable, ROOT / "tools/build/rows.py", ROOT / "ptx/rows.def").splitlines()
-    return [row.split()[2] for row in rows]
+    return [row.split()[1] for row in rows]
 
 
 def make(folder, *patterns, status=0):

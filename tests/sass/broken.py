@@ -183,7 +183,7 @@ class Suite:
         run = subprocess.run(
             [sys.executable, os.path.join(self.source, "tools/build/cubin.py"), self.nvcc,
              os.path.join(place, "ptx/kernels", of_table.kernel + ".cu"), cubin, os.path.join(place, row + ".d"), row,
-             str(of_table.number), os.path.join(place, "ptx")],
+             of_table.text, os.path.join(place, "ptx")],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return (cubin, "") if run.returncode == 0 else (None, run.stdout)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The table of kernels, ptx/rows.def: prints its rows, each as its number, its kernel's file and its name. With
-patterns for names, such as 'fa3_fwd_bf16_*', only those that match one, and those without which they cannot run: the
-passes, and for a kernel of dk and dv that of dq. The table of these rows alone is written to OUTPUT.
+"""The table of kernels, ptx/rows.def: prints its rows, each as its kernel's file, its name and its text, with tabs
+between. With patterns for names, such as 'fa3_fwd_bf16_*', only those that match one, and those without which they
+cannot run: the passes, and for a kernel of dk and dv that of dq. The table of these rows alone is written to OUTPUT.
 """
 import argparse
 import collections
@@ -28,11 +28,11 @@ MACROS = {
 
 
 # `text` is the line of a table in which this row stands alone.
-Row = collections.namedtuple("Row", "number line name kernel kind cells text")
+Row = collections.namedtuple("Row", "line name kernel kind cells text")
 
 
 def rows(table):
-    """The rows in the text of a table. Lines are numbered from 1, rows from 0, kind by kind as in ptx/row.h."""
+    """The rows in the text of a table, kind by kind as in ptx/row.h. Lines are numbered from 1."""
     found = {kind: [] for kind in KINDS}
     for line, text in enumerate(table.split("\n"), 1):
         match = re.match(r"FA3_(\w+?)(_16)?\((.*)\)", text)
@@ -44,9 +44,9 @@ def rows(table):
             kind, name = MACROS[macro]
             for dtype in (["bf16"], ["fp16"]) if match[2] else ([],):
                 own = cells[:2] + dtype + cells[2:]
-                found[kind].append(Row(None, line, name.format(*own), own[1], kind, own,
+                found[kind].append(Row(line, name.format(*own), own[1], kind, own,
                                        f"FA3_{macro}({', '.join(own)})"))
-    return [row._replace(number=number) for number, row in enumerate(sum(found.values(), []))]
+    return sum(found.values(), [])
 
 
 def chosen_of(every, patterns):
@@ -83,7 +83,7 @@ def main():
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(text)
     for row in chosen:
-        print(row.number, row.kernel, row.name)
+        print(row.kernel, row.name, row.text, sep="\t")
 
 
 if __name__ == "__main__":
