@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "fa3.h"
-#include "row.h"
-#include "sequence.h"
+#include "plan/sequence.h"
+#include "table/row.h"
 
 namespace fa3 {
 

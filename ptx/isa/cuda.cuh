@@ -14,17 +14,24 @@ __device__ __device_builtin__ float fmaf(float, float, float);
 __device__ __device_builtin__ float fmaxf(float, float);
 __device__ __device_builtin__ float fminf(float, float);
 __device__ __device_builtin__ float fabsf(float);
-__device__ __device_builtin__ int clock();
+__device__ __device_builtin__ float copysignf(float, float);
+__device__ __device_builtin__ int max(int, int);
+__device__ __device_builtin__ int min(int, int);
+__device__ __device_builtin__ unsigned umax(unsigned, unsigned);
+__device__ __device_builtin__ unsigned umin(unsigned, unsigned);
+__device__ __device_builtin__ long long llmax(long long, long long);
+__device__ __device_builtin__ long long llmin(long long, long long);
+__device__ __device_builtin__ long clock();
 __device__ __device_builtin__ long long clock64();
 }
-template <class T>
-__device__ __forceinline__ constexpr T min(T a, T b) {
-  return b < a ? b : a;
-}
-template <class T>
-__device__ __forceinline__ constexpr T max(T a, T b) {
-  return a < b ? b : a;
-}
+#define FA3_OVERLOAD(type, max_of, min_of)                                                  \
+  __device__ __forceinline__ type max(const type a, const type b) { return max_of(a, b); } \
+  __device__ __forceinline__ type min(const type a, const type b) { return min_of(a, b); }
+FA3_OVERLOAD(float, fmaxf, fminf)
+FA3_OVERLOAD(unsigned, umax, umin)
+FA3_OVERLOAD(long, llmax, llmin)
+FA3_OVERLOAD(long long, llmax, llmin)
+#undef FA3_OVERLOAD
 
 #include <crt/device_functions.h>
 #include <sm_20_intrinsics.h>

@@ -2,10 +2,10 @@
 // template parameters on kernels: the configuration is this constant. Names for its cells: tiling.cuh, forward.cuh.
 #pragma once
 #include "../isa/common.cuh"
-#include "../params.h"
-#include "../row.h"
+#include "../params/params.h"
+#include "../table/row.h"
 
-// A kernel of the row's name. Each file of kernels/ ends with one.
+// A kernel of the row's name. Each .cu ends with one.
 #define FA3_GLOBAL \
   extern "C" __global__ void __launch_bounds__(fa3::config.threads(), fa3::config.resident_blocks()) FA3_KERNEL
 

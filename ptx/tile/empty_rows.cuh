@@ -3,7 +3,7 @@
 // (Tiles::first_row).
 #pragma once
 #include "../isa/common.cuh"
-#include "../params.h"
+#include "../params/params.h"
 #include "row_sums.cuh"
 
 namespace fa3 {

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "../isa/tma.cuh"
-#include "../v_tile.h"
+#include "../params/v_tile.h"
 #include "row_sums.cuh"
 #include "sinks.cuh"
 #include "smem.cuh"

@@ -1,7 +1,7 @@
 // The two products of attention on a warpgroup's 64 rows. They issue and never wait: fences, commits and waits stand in
 // the kernel, where they can be counted.
 #pragma once
-#include "../v_tile.h"
+#include "../params/v_tile.h"
 #include "descriptor.cuh"
 #include "smem.cuh"
 
@@ -15,7 +15,7 @@ inline constexpr uint64_t qk_descriptor = descriptor(16, 8 * slab_row_bytes, sla
 inline constexpr uint64_t v_descriptor = is_8bit ? descriptor(v_tile_keys * dv, 8 * v_tile_keys, Swizzle::none)
                                                  : descriptor(Bc * slab_row_bytes, 8 * slab_row_bytes, slab_swizzle);
 
-// The same operand, so many units on. In kernels/mla.cu and mla_few.cu descriptors are many: so there only their lower
+// The same operand, so many units on. In latent/mla.cu and mla_few.cu descriptors are many: so there only their lower
 // halves are added to, which is all that differs.
 FA3_DEVICE uint64_t moved(uint64_t operand, uint32_t units) {
   if constexpr (halves_columns) return (operand & ~uint64_t{0xffffffff}) | (uint32_t(operand) + units);

@@ -2,7 +2,7 @@
 // load completes on a barrier that expects its bytes.
 #pragma once
 #include "../isa/tma.cuh"
-#include "../tensor_map_bytes.h"
+#include "../params/tensor_map_bytes.h"
 #include "element.cuh"
 
 namespace fa3 {

@@ -5,7 +5,7 @@
 // several that share them; a warp has a row at a time, of which it reads many parts together, or few parts of several
 // rows. It adds them up in the order of the keys, so the bits are the same whoever does it.
 //
-// Where O is in two halves, rows are many and long: there a pass adds the parts up (add_parts.cuh).
+// Where O is in two halves, rows are many and long: there a pass adds the parts up (passes/add_parts.cu).
 #pragma once
 #include "barriers.cuh"
 #include "epilogue.cuh"

@@ -1,6 +1,6 @@
-// What a part of a split tile leaves in the workspace where O is in two halves (kernels/mla.cu), 16 rows at a time: as
+// What a part of a split tile leaves in the workspace where O is in two halves (latent/mla.cu), 16 rows at a time: as
 // the four lanes of a quad have them in registers, so a warp writes, and reads, 512 bytes at once. A pass adds the
-// parts up (add_parts.cuh).
+// parts up (passes/add_parts.cu).
 #pragma once
 #include "../isa/common.cuh"
 

@@ -62,7 +62,7 @@ inline constexpr bool split_stage = config.split_stage();
 // or a share of all.
 inline constexpr bool scores_for_both = halves_columns && !keeps_latent;
 // With scores_for_both a stage comes in two, by V's columns: full_v and empty_v are of the left half, full_k and
-// empty_k of the right one and K (kernels/mla.cu).
+// empty_k of the right one and K (latent/mla.cu).
 inline constexpr int v_barriers = split_stage || scores_for_both ? config.stages : 1;
 
 // Where V lands that is mended on its way to a stage (tile/landing.cuh), or K and V in turn, to be widened. In other
@@ -89,7 +89,7 @@ struct Handed {
 };
 
 // With Trait::few_rows: the sums of a warp's keys of a piece. Rows of O are so long that no bank is asked twice where
-// it is written (kernels/few.cu).
+// it is written (forward/few.cu).
 struct WarpShare {
   static constexpr int rows = config.most_rows();
   float o[rows][dv + 4];
@@ -97,7 +97,7 @@ struct WarpShare {
 };
 
 // What the warpgroup that has the scores tells the other one with a block's P, which lie in the place of the block's
-// first slab of K (kernels/mla.cu).
+// first slab of K (latent/mla.cu).
 struct Scored {
   static constexpr int rows = has(Trait::few_rows) ? config.most_rows() : 64;
   float alpha[rows];  // what O is multiplied by before,

@@ -1,7 +1,7 @@
 // Softcap of scores, S = q k, that a thread has: for the forward and the backward pass.
 #pragma once
 #include "../isa/math.cuh"
-#include "../score_transforms.h"
+#include "../params/score_transforms.h"
 #include "shared.cuh"
 
 namespace fa3 {

@@ -1,7 +1,7 @@
 // Online softmax on the accumulator layout of wgmma: a thread holds two rows of S, row i in registers 4 g + 2 i + c,
 // and the four lanes of a quad share them.
 #pragma once
-#include "../v_tile.h"
+#include "../params/v_tile.h"
 #include "score.cuh"
 #include "smem.cuh"
 

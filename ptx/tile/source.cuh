@@ -1,7 +1,7 @@
 // Where the blocks of K and V lie, and how they come to shared memory. Here the tensors are strided: a tensor map each,
 // and TMA gives zeros for what lies beyond their ends. V as tiles (fa3.h) comes as it lies there, in rows of 256 bytes.
 #pragma once
-#include "../v_tile.h"
+#include "../params/v_tile.h"
 #include "load.cuh"
 #include "schedule.cuh"
 #include "smem.cuh"

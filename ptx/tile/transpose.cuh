@@ -9,7 +9,7 @@
 // 4 q of row r, the keys come to stand in the order that P has (convert in tile/softmax.cuh), and eight even columns
 // before eight odd ones.
 #pragma once
-#include "../v_tile.h"
+#include "../params/v_tile.h"
 #include "element.cuh"
 
 namespace fa3 {

@@ -1,7 +1,7 @@
 // fa3_append: its rules, what it launches, and the same on the CPU.
 #pragma once
-#include "append_params.h"
 #include "integers.h"
+#include "params/append_params.h"
 #include "problem.h"
 #include "rules/call.h"
 

@@ -1,4 +1,4 @@
-// What fa3_append launches, and how its kernel divides the rows (ptx/append_params.h).
+// What fa3_append launches, and how its kernel divides the rows (ptx/params/append_params.h).
 #include "append/append.h"
 
 namespace fa3 {

@@ -2,11 +2,11 @@
 #pragma once
 #include <algorithm>
 
-#include "backward_params.h"
 #include "integers.h"
+#include "params/backward_params.h"
+#include "params/widen_params.h"
 #include "problem.h"
 #include "rules/call.h"
-#include "widen_params.h"
 
 namespace fa3 {
 

@@ -1,5 +1,5 @@
 // The backward pass of served problems, whose lengths only the device knows. From maxima and totals follow the row of
-// the table, the grids, and how much memory there must be for the list of key blocks (ptx/backward_list.h) and for
+// the table, the grids, and how much memory there must be for the list of key blocks (ptx/plan/backward_list.h) and for
 // sums; what is in the list, the device finds out.
 #pragma once
 #include <array>
@@ -7,7 +7,7 @@
 #include "backward/backward.h"
 #include "device/card.h"
 #include "device/driver.h"
-#include "row.h"
+#include "table/row.h"
 
 namespace fa3 {
 

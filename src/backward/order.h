@@ -1,5 +1,5 @@
-// In which order thread blocks of the backward pass take key blocks, and how these add to dQ (ptx/backward_work.h has
-// the words).
+// In which order thread blocks of the backward pass take key blocks, and how these add to dQ (ptx/plan/backward_work.h
+// has the words).
 //
 // Sections. Key blocks are taken section by section; of a section first block 0 of all its heads, then block 1 of all,
 // and so on. Here with 4 blocks of keys a head and 2 heads a section:
@@ -37,7 +37,7 @@
 // Downwards, block 0 is the first to add to each tile; from the diagonal, it is the last block that sees the tile.
 #pragma once
 #include "backward/backward.h"
-#include "row.h"
+#include "table/row.h"
 
 namespace fa3 {
 

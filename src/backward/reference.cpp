@@ -15,7 +15,7 @@
 #include "cpu/workers.h"
 #include "error.h"
 #include "integers.h"
-#include "v_tile.h"
+#include "params/v_tile.h"
 
 namespace fa3 {
 namespace {

@@ -1,6 +1,6 @@
 // fa3_combine: its rules, what it launches, and the same on the CPU.
 #pragma once
-#include "combine_params.h"
+#include "params/combine_params.h"
 #include "problem.h"
 #include "rules/call.h"
 

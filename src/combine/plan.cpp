@@ -1,4 +1,4 @@
-// What fa3_combine launches, and how its kernel divides the rows (ptx/combine_params.h).
+// What fa3_combine launches, and how its kernel divides the rows (ptx/params/combine_params.h).
 #include "combine/combine.h"
 #include "integers.h"
 

@@ -34,7 +34,7 @@ inline QueryRow row_of(const AttentionShape& shape, int64_t head_kv, int64_t row
   return {row / heads, head_kv * heads + row % heads};
 }
 
-// Counted here anew, not by ptx/visible.h: what the kernels are compared with should not share their faults.
+// Counted here anew, not by ptx/plan/visible.h: what the kernels are compared with should not share their faults.
 inline int64_t visible_keys(const AttentionShape& shape, int64_t query) {
   if (!shape.causal) return shape.seqlen_k;
   return std::clamp<int64_t>(query + shape.causal_offset + 1, 0, shape.seqlen_k);

@@ -1,6 +1,6 @@
-// The steps in which a clipped map (ptx/clipped.h) counts where a sequence ends. No driver is asked.
+// The steps in which a clipped map (ptx/params/clipped.h) counts where a sequence ends. No driver is asked.
 #pragma once
-#include "clipped.h"
+#include "params/clipped.h"
 #include "problem.h"
 
 namespace fa3 {

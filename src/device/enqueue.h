@@ -1,7 +1,7 @@
 // One kernel onto a stream.
 #pragma once
 #include "device/driver.h"
-#include "row.h"
+#include "table/row.h"
 
 namespace fa3 {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "device/card.h"
 #include "device/driver.h"
-#include "row.h"
+#include "table/row.h"
 
 namespace fa3 {
 

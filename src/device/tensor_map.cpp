@@ -3,11 +3,11 @@
 #include <cstdio>
 #include <cstring>
 
-#include "clipped.h"
 #include "error.h"
-#include "packing.h"
-#include "row.h"
-#include "v_tile.h"
+#include "params/clipped.h"
+#include "params/v_tile.h"
+#include "plan/packing.h"
+#include "table/row.h"
 
 namespace fa3 {
 

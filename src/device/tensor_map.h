@@ -1,8 +1,8 @@
-// TMA descriptors of the kernels' operands (the maps that ptx/params.h describes).
+// TMA descriptors of the kernels' operands (the maps that ptx/params/params.h describes).
 #pragma once
 #include "device/clipped_steps.h"
 #include "device/driver.h"
-#include "params.h"
+#include "params/params.h"
 #include "problem.h"
 
 namespace fa3 {
@@ -12,13 +12,13 @@ namespace fa3 {
 fa3_status encode(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
                   TensorMap& map);
 
-// A clipped map (ptx/clipped.h) of the view, whose steps are given, as {head_dim, rows, heads, steps, what takes rows
-// back}.
+// A clipped map (ptx/params/clipped.h) of the view, whose steps are given, as {head_dim, rows, heads, steps, what takes
+// rows back}.
 fa3_status encode_clipped(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
                           const StepsOfView& steps, TensorMap& map);
 
 // A map of q as {head_dim, heads of a K/V head, seqlen, K/V heads, batch}, read in boxes of the row's q_rows(), which
-// are heads and queries as ptx/packing.h has them.
+// are heads and queries as ptx/plan/packing.h has them.
 fa3_status encode_packed(const Driver& driver, const char* name, const View& view, const ForwardRow& row,
                          int64_t heads_kv, TensorMap& map);
 

@@ -1,7 +1,7 @@
 // Copies of 16 bits, in the workspace, of tensors of e4m3, and what the pass that makes them is told of each tensor.
 #pragma once
+#include "params/widen_params.h"
 #include "problem.h"
-#include "widen_params.h"
 
 namespace fa3 {
 

@@ -2,10 +2,10 @@
 #pragma once
 #include <cstddef>
 
+#include "plan/work.h"
 #include "problem.h"
-#include "row.h"
 #include "rules/call.h"
-#include "work.h"
+#include "table/row.h"
 
 namespace fa3 {
 

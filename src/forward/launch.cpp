@@ -4,14 +4,14 @@
 #include "device/enqueue.h"
 #include "device/modules.h"
 #include "device/tensor_map.h"
-#include "forward/copies.h"
 #include "forward/forward.h"
-#include "forward/lengths.h"
-#include "forward/tiles.h"
+#include "forward/plan/copies.h"
+#include "forward/plan/lengths.h"
+#include "forward/plan/tiles.h"
 #include "integers.h"
-#include "params.h"
+#include "params/params.h"
+#include "params/v_tile.h"
 #include "rules/transforms.h"
-#include "v_tile.h"
 
 namespace fa3 {
 namespace {

@@ -27,7 +27,7 @@
 #include "cpu/vectors.h"
 #include "cpu/workers.h"
 #include "error.h"
-#include "v_tile.h"
+#include "params/v_tile.h"
 
 namespace fa3 {
 namespace {

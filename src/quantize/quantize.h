@@ -1,7 +1,7 @@
 // fa3_quantize: its rules, what it launches, and the same on the CPU.
 #pragma once
+#include "params/quantize_work.h"
 #include "problem.h"
-#include "quantize_work.h"
 #include "rules/call.h"
 
 namespace fa3 {

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "error.h"
+#include "params/v_tile.h"
 #include "rules/served.h"
 #include "rules/tensor.h"
-#include "v_tile.h"
 
 namespace fa3 {
 namespace {

@@ -1,7 +1,7 @@
 // What rows of the table take for softcap and ALiBi, of a problem that has them.
 #pragma once
+#include "params/score_transforms.h"
 #include "problem.h"
-#include "score_transforms.h"
 
 namespace fa3 {
 

@@ -1,15 +1,13 @@
-// Memory beyond 2^31 elements, the host's time per call, and the stress.
+// Memory beyond 2^31 elements, and the stress.
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 #include "device_case.h"
 #include "gpu.h"
 #include "half.h"
 #include "params.h"
-#include "overhead.h"
 #include "random.h"
 
 namespace fa3::test {
@@ -105,22 +103,6 @@ TEST_CASE("inputs that repeat one row of memory give what copies of it give", "[
     CHECK(results[0] == results[1]);
     CHECK(std::find(results[1].begin(), results[1].end(), poison16) == results[1].end());
   }
-}
-
-// A launch alone takes 2.4 us on an idle machine and up to 4 on a busy one.
-TEST_CASE("a warm call takes less of the host than 1.7 launches of an empty kernel", "[overhead]") {
-  gpu();
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  tools::Overhead overhead = tools::host_overhead();
-  // Other work on these processors, a sanitizer's for example, may have come between.
-  while (overhead.median_us >= 1.7 * overhead.launch_us && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-    overhead = tools::host_overhead();
-  }
-  std::printf("host overhead of a warm call: median %.2f us, minimum %.2f us, 99th percentile %.2f us over %d calls; "
-              "cuLaunchKernel of an empty kernel: median %.2f us\n",
-              overhead.median_us, overhead.min_us, overhead.p99_us, overhead.calls, overhead.launch_us);
-  CHECK(overhead.median_us < 1.7 * overhead.launch_us);
 }
 
 // Fresh random problems on all rows until the time is over, three of four on those that the library chooses, and every

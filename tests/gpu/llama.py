@@ -17,7 +17,7 @@ import math
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/fa3-bench"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/peers"))
 import prepared  # noqa: E402
 from prepared import fa3  # noqa: E402
 

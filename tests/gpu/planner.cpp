@@ -1,5 +1,5 @@
-// The pass that plans packed lengths (ptx/plan_lengths.h), alone: its lists against those that the host makes by the
-// same functions, and how long it takes.
+// The pass that plans packed lengths (ptx/plan/plan_lengths.h), alone: its lists against those that the host makes by
+// the same functions, and how long it takes.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -12,7 +12,7 @@
 #include "device/cubins.h"
 #include "device/driver.h"
 #include "device/enqueue.h"
-#include "forward/lengths.h"
+#include "forward/plan/lengths.h"
 #undef FA3_DRIVER_FUNCTIONS  // the tests have a list of their own
 #include "gpu.h"
 #include "random.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "params.h"
+#include "params/params.h"
 
 namespace fa3 {
 

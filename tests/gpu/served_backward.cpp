@@ -262,8 +262,8 @@ TEST_CASE("served backward: places of a batch that are not in use", "[served][ba
   }
 }
 
-// (seqlen, batch, heads, head_dim) with rows 2 MB apart, all tensors between each other's rows: the same bits as without
-// gaps.
+// (seqlen, batch, heads, head_dim) with rows 2 MB apart, all tensors between each other's rows: the same bits as
+// without gaps.
 TEST_CASE("served backward: rows far apart", "[served][backward]") {
   gpu();
   constexpr int64_t batch = 2, seqlen = 150, heads = 4, heads_kv = 2, row_bytes = 1 << 21;

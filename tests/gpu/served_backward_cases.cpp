@@ -6,8 +6,8 @@
 
 #include "compared.h"
 #include "half.h"
-#include "params.h"
 #include "parallel.h"
+#include "params.h"
 #include "random.h"
 #include "served_backward.h"
 

@@ -9,7 +9,7 @@
 #include "device_case.h"
 #include "gpu.h"
 #include "params.h"
-#include "ptx/packing.h"
+#include "ptx/plan/packing.h"
 #include "random.h"
 #include "served_parts.h"
 

@@ -22,7 +22,7 @@ import pathlib
 import random
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/fa3-bench"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/peers"))
 import llama  # noqa: E402
 import prepared  # noqa: E402
 from prepared import fa3  # noqa: E402

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no fixed order of sums
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools/fa3-bench"), str(ROOT / "tests/results")]
+sys.path[:0] = [str(ROOT / "tools/peers"), str(ROOT / "tests/records")]
 import card  # noqa: E402
 import prepared  # noqa: E402
 from prepared import fa3  # noqa: E402

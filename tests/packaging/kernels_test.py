@@ -36,7 +36,7 @@ int main(void) {
 
 def table():
     """The names of all rows."""
-    rows = run(sys.executable, ROOT / "tools/build/rows.py", ROOT / "ptx/rows.def").splitlines()
+    rows = run(sys.executable, ROOT / "tools/build/rows.py", ROOT / "ptx/table/rows.def").splitlines()
     return [row.split()[1] for row in rows]
 
 

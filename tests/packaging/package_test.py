@@ -19,7 +19,7 @@ LARGEST = 25 * 2**20  # bytes of the stripped library
 
 
 def check_files(root):
-    contracts = {f"share/fa3/contracts/{path.name}" for path in (ROOT / "ptx/kernels").glob("*.contract")}
+    contracts = {f"share/fa3/contracts/{path.name}" for path in (ROOT / "ptx").glob("*/*.contract")}
     version = run(ROOT / "tools/build/version").strip()
     expected = contracts | {
         "LICENSE", "README.md", "bin/fa3-bench", "bin/fa3-info", "bin/fa3-sass", "include/fa3.h", "lib/libfa3.a",
@@ -40,7 +40,7 @@ def check_files(root):
         need(size < LARGEST, f"{path.name} has {size} bytes")
     symbols = [line.split() for line in run("nm", "-g", archive).splitlines()]
     exported = {words[-1] for words in symbols if len(words) == 3}
-    need(exported == set((ROOT / "tests/host/symbols.txt").read_text().split()), f"libfa3.a exports {sorted(exported)}")
+    need(exported == set((ROOT / "tests/src/api/symbols.txt").read_text().split()), f"libfa3.a exports {sorted(exported)}")
     cpp = {words[-1] for words in symbols if len(words) == 2 and words[-1].startswith(("_Z", "__cxa", "__gxx"))}
     need(not cpp, f"libfa3.a needs {sorted(cpp)} of C++")
     need(".debug_" not in run("readelf", "-SW", archive), "libfa3.a is not stripped")
@@ -83,7 +83,7 @@ def own_symbols(folder):
     archives = [BUILD / "src" / f"libfa3-{part}.a" for part in ("planner", "host", "cubins")]
     names = {line.split()[-1] for line in run("nm", "-g", "--defined-only", "--quiet", *archives).splitlines()
              if len(line.split()) == 3}
-    names -= set((ROOT / "tests/host/symbols.txt").read_text().split())
+    names -= set((ROOT / "tests/src/api/symbols.txt").read_text().split())
     need(len(names) > 50 and "fa3_cubins" in names, f"only {len(names)} inner symbols found")
     source = folder / "own.S"
     source.write_text("".join(f'.section .text.{name}, "axG", @progbits, {name}, comdat\n.globl {name}\n{name}: ud2\n'

@@ -4,6 +4,7 @@
 usage: gate_test.py NVCC CUBIN.py GATE PTX     (GATE: the folder of sources; PTX: the include folder)
 """
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -14,6 +15,8 @@ nvcc, cubin, sources, include = sys.argv[1:]
 specification = importlib.util.spec_from_file_location("cubin", cubin)
 gate = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(gate)
+sys.path.append(str(pathlib.Path(cubin).resolve().parent))
+import rows  # noqa: E402
 
 CLEAN = "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
 
@@ -70,16 +73,36 @@ class Compiled(unittest.TestCase):
         run, content, _ = self.compile("error")
         self.assertNotEqual(run.returncode, 0)
         self.assertIn('identifier "undeclared" is undefined', run.stdout)
-        self.assertIn("row_error: refused: nvcc failed", run.stdout)
+        self.assertIn("row_error: refused: cicc failed with status 1", run.stdout)
         self.assertEqual(content, b"")
 
 
-# In the compiler's place: shows how it was started.
+class OneRow(unittest.TestCase):
+    def test_other_rows_are_no_reason_to_compile(self):
+        table = pathlib.Path(include, "table/rows.def").read_text()
+        row = next(row for row in rows.rows(table) if row.name == "fa3_pass_empty_rows")
+        with tempfile.TemporaryDirectory() as folder:
+            output, depfile = pathlib.Path(folder, "row.cubin"), pathlib.Path(folder, "row.d")
+            subprocess.run([sys.executable, cubin, nvcc, rows.source_of(row.kernel), output, depfile, row.name,
+                            row.text, include], check=True)
+            dependencies = depfile.read_text()
+        self.assertTrue(dependencies.startswith(f"{output}:"), dependencies)
+        self.assertIn("table/row.h", dependencies)
+        self.assertNotIn("rows.def", dependencies)
+
+
+# In the compiler's place: names three steps, of which the last one shows how it was started.
 STAND_IN = f"""#!/bin/sh
 while [ "$1" != -o ]; do shift; done
-{{ cat /proc/self/personality; ulimit -s; }} > "$2"
-echo "{CLEAN}"
+echo '#$ SHOWN={CLEAN.strip()}'
+echo '#$ echo -E step'
+echo '#$ cicc'
+echo "#$ ptxas $2"
 """
+TOOLS = {"cicc": "#!/bin/sh\n", "ptxas": """#!/bin/sh
+{ cat /proc/self/personality; ulimit -s; } > "$1"
+echo "$SHOWN"
+"""}
 
 
 class Addresses(unittest.TestCase):
@@ -88,11 +111,14 @@ class Addresses(unittest.TestCase):
             self.skipTest("addresses cannot be fixed here")
         with tempfile.TemporaryDirectory() as folder:
             compiler, output = pathlib.Path(folder, "nvcc"), pathlib.Path(folder, "row.cubin")
-            compiler.write_text(STAND_IN)
-            compiler.chmod(0o755)
+            for name, text in {"nvcc": STAND_IN, **TOOLS}.items():
+                pathlib.Path(folder, name).write_text(text)
+                pathlib.Path(folder, name).chmod(0o755)
             command = [sys.executable, cubin, compiler, "row.cu", output, "row.d", "row", "0"]
+            environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
             for limit in "1024", "8192", "16384":
-                subprocess.run(["sh", "-c", f'ulimit -S -s {limit} && exec "$@"', "sh", *command], check=True)
+                subprocess.run(["sh", "-c", f'ulimit -S -s {limit} && exec "$@"', "sh", *command], check=True,
+                               env=environment)
                 personality, stack = output.read_text().split()
                 self.assertEqual(int(personality, 16) & 0x0040000, 0x0040000)
                 self.assertEqual(stack, "8192")

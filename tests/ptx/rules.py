@@ -47,34 +47,36 @@ def asm_only_in_isa(tree):
 
 
 def every_wrapper_is_used(tree):
-    """By a file of ptx/tile or ptx/kernels, or by another header of ptx/isa."""
+    """By a kernel or what it is made of, or by another header of ptx/isa."""
     found = []
     for path, line, match in occurrences(tree, "ptx/isa/", r"\bFA3_DEVICE\b[\w\s]*?\b([\w#]+)\("):
         name = re.sub(r"##\w+?##", r"\\w+", match[1])  # as a macro makes it
-        users = occurrences(tree, ("ptx/isa/", "ptx/tile/", "ptx/kernels/"), rf"\b{name}\b")
+        users = occurrences(tree, "ptx/", rf"\b{name}\b")
         if all(user == path for user, _, _ in users):
             found.append(f"{path}:{line}: {match[1]}: no kernel uses it: remove it, and its probe in "
                          "tests/ptx/probe.cu")
     return found
 
 
-def no_templates_in_kernels(tree):
+def no_templates_in_main_loops(tree):
     return [f"{path}:{line}: template: kernels and roles read the constexpr row (tile/config.cuh); what needs a "
-            "template belongs in ptx/tile"
-            for path, line, _ in occurrences(tree, "ptx/kernels/", r"\btemplate\s*<")]
+            "template belongs in a .cuh"
+            for path, line, _ in occurrences(tree, "ptx/", r"\btemplate\s*<")
+            if path.endswith(".cu") and not path.startswith("ptx/passes/")]
 
 
 def waits_stand_in_kernels(tree):
-    found = [f"{path}:{line}: wgmma_wait_group: wait in the role, in ptx/kernels, where a reader can count it"
-             for path, line, _ in occurrences(tree, "ptx/tile/", r"\bwgmma_wait_group\b")]
-    for path, line, match in occurrences(tree, "ptx/tile/", r"\b(issue_\w+)\([^;{}]*\)\s*\{([\s\S]*?)\n\}"):
+    parts = {path: text for path, text in tree.items() if path.endswith(".cuh") and not path.startswith("ptx/isa/")}
+    found = [f"{path}:{line}: wgmma_wait_group: wait in the role, in the kernel's file, where a reader can count it"
+             for path, line, _ in occurrences(parts, "ptx/", r"\bwgmma_wait_group\b")]
+    for path, line, match in occurrences(parts, "ptx/", r"\b(issue_\w+)\([^;{}]*\)\s*\{([\s\S]*?)\n\}"):
         if "wait" in match[2]:
-            found.append(f"{path}:{line}: {match[1]} waits: wait in the role, in ptx/kernels, in plain sight")
+            found.append(f"{path}:{line}: {match[1]} waits: wait in the role, in the kernel's file, in plain sight")
     return found
 
 
 def shared_memory_is_one_struct(tree):
-    places = [(path, line) for path, line, _ in occurrences(tree, ("ptx/kernels/", "ptx/tile/"), r"\b__shared__\b")]
+    places = [(path, line) for path, line, _ in occurrences(tree, "ptx/", r"\b__shared__\b")]
     return [f"{path}:{line}: __shared__: all kernels take their shared memory from ptx/tile/shared.cuh, as one struct"
             for i, (path, line) in enumerate(places)
             if path != "ptx/tile/shared.cuh" or path in (place for place, _ in places[:i])]
@@ -82,95 +84,79 @@ def shared_memory_is_one_struct(tree):
 
 def rows_of(tree):
     """(line number, name, kernel) of the table."""
-    return [(row.line, row.name, row.kernel) for row in rows.rows(tree["ptx/rows.def"])]
+    return [(row.line, row.name, row.kernel) for row in rows.rows(tree["ptx/table/rows.def"])]
 
 
 def table_is_sound(tree):
     found, names = [], {}
+    files = {match[1]: path for path in tree if (match := re.fullmatch(r"ptx/\w+/(\w+)\.cu", path))}
     for line, name, kernel in rows_of(tree):
-        where = f"ptx/rows.def:{line}"
+        where = f"ptx/table/rows.def:{line}"
         if name in names:
             found.append(f"{where}: {name} is already the name of the row in line {names[name]}: rows differ in a cell "
                          "that their name shows")
         names.setdefault(name, line)
-        if f"ptx/kernels/{kernel}.cu" not in tree:
-            found.append(f"{where}: {name}: there is no ptx/kernels/{kernel}.cu")
+        if kernel not in files:
+            found.append(f"{where}: {name}: there is no {kernel}.cu in a folder of ptx")
     kernels = {kernel for _, _, kernel in rows_of(tree)}
-    for path in tree:
-        match = re.fullmatch(r"ptx/kernels/(\w+)\.cu", path)
-        if match and match[1] not in kernels:
-            found.append(f"{path}: no row of ptx/rows.def uses it: add one or remove the kernel")
-        if match and f"ptx/kernels/{match[1]}.contract" not in tree:
-            found.append(f"{path}: has no {match[1]}.contract beside it: state there what its SASS must be")
+    passes = {kernel for _, name, kernel in rows_of(tree) if name.startswith("fa3_pass_")}  # one contract has them all
+    for kernel, path in files.items():
+        if kernel not in kernels:
+            found.append(f"{path}: no row of ptx/table/rows.def uses it: add one or remove the kernel")
+        if kernel not in passes and path.replace(".cu", ".contract") not in tree:
+            found.append(f"{path}: has no {kernel}.contract beside it: state there what its SASS must be")
     if not names:
-        found.append("ptx/rows.def: no rows found")
+        found.append("ptx/table/rows.def: no rows found")
     return found
 
 
 def one_list_of_rows(tree):
     pattern = r"fa3_[a-z0-9]+_(?:bf16|fp16|e4m3)_d\d+\w*"
-    return [f"{path}:{line}: {match[0]}: the table (ptx/rows.def) is the only list of rows; read it"
+    return [f"{path}:{line}: {match[0]}: the table (ptx/table/rows.def) is the only list of rows; read it"
             for path, line, match in occurrences(tree, ("include/", "ptx/", "src/"), pattern, strings=False)]
 
 
 def behaviour_follows_traits(tree):
     """No file asks for a kernel's name or for one head dimension where it should ask for a trait of the row."""
     pattern = r"\b(?:config|row)\.(?:name|kernel)\s*[=!]=|\b(?:d|dv|row\.d|config\.d)\s*[=!]=\s*\d"
-    return [f"{path}:{line}: {match[0]}: give the row a trait (enum class Trait in ptx/cells.h) and ask for that"
+    return [f"{path}:{line}: {match[0]}: give the row a trait (enum class Trait in ptx/table/cells.h) and ask for that"
             for path, line, match in occurrences(tree, ("ptx/", "src/"), pattern)]
 
 
 # The ground of src, and all that a function's folder stands on: no function knows another one.
-GROUND = ("include/", "ptx/row.h", "src/error.h", "src/integers.h", "src/problem.h")
+SHARED = ("ptx/params/", "ptx/plan/", "ptx/table/")  # with the host
+GROUND = ("include/", *SHARED, "src/error.h", "src/integers.h", "src/problem.h")
 BELOW = (*GROUND, "src/cpu/", "src/device/", "src/rules/")
+TILE = ("ptx/isa/", "ptx/tile/", *SHARED)
+PLANNED = (*TILE, "ptx/planned/")
 
-# What the files of a layer may include, of this project.
+# What the files of a room may include, of this project.
 DIRECTIONS = (
     ("include/", ()),
     ("ptx/isa/", ("ptx/isa/",)),
-    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/append_params.h", "ptx/backward_params.h", "ptx/backward_tiles.h",
-                   "ptx/clipped.h", "ptx/combine_params.h", "ptx/params.h", "ptx/plan_backward.h",
-                   "ptx/plan_lengths.h", "ptx/quantize_work.h", "ptx/row.h", "ptx/score_transforms.h",
-                   "ptx/tensor_map_bytes.h", "ptx/v_tile.h", "ptx/visible.h", "ptx/widen_params.h")),
-    ("ptx/kernels/", ("ptx/isa/", "ptx/tile/")),
-    ("ptx/params.h", ("ptx/divisor.h", "ptx/planned.h", "ptx/row.h", "ptx/score_transforms.h",
-                      "ptx/tensor_map_bytes.h", "ptx/work.h")),
-    ("ptx/piece_costs.h", ("ptx/work.h",)),
-    ("ptx/plan_lengths.h", ("ptx/plan_unit.h",)),
-    ("ptx/plan_params.h", ("ptx/divisor.h", "ptx/piece_costs.h", "ptx/planned.h")),
-    ("ptx/plan_unit.h", ("ptx/plan_params.h",)),
-    ("ptx/planned.h", ("ptx/sequence.h", "ptx/work.h")),
-    ("ptx/sequence.h", ("ptx/visible.h",)),
-    ("ptx/score_transforms.h", ("ptx/sequence.h",)),
-    ("ptx/backward_list.h", ("ptx/backward_work.h", "ptx/divisor.h", "ptx/sequence.h")),
-    ("ptx/plan_backward.h", ("ptx/backward_list.h", "ptx/plan_lengths.h")),
-    ("ptx/backward_params.h", ("ptx/backward_list.h", "ptx/backward_work.h", "ptx/clipped.h", "ptx/row.h",
-                               "ptx/score_transforms.h", "ptx/sequence.h", "ptx/tensor_map_bytes.h",
-                               "ptx/visible.h")),
-    ("ptx/backward_tiles.h", ("ptx/backward_params.h",)),
-    ("ptx/backward_work.h", ("ptx/divisor.h",)),
-    ("ptx/append_params.h", ("ptx/divisor.h", "ptx/row.h")),
-    ("ptx/combine_params.h", ("ptx/divisor.h", "ptx/row.h")),
-    ("ptx/quantize_work.h", ("ptx/params.h", "ptx/v_tile.h")),
-    ("ptx/visible.h", ("ptx/packing.h",)),
-    ("ptx/widen_params.h", ("ptx/divisor.h", "ptx/row.h", "ptx/v_tile.h")),
-    ("ptx/work.h", ("ptx/divisor.h", "ptx/visible.h")),
-    ("ptx/row.h", ("ptx/cells.h", "ptx/rows.def")),
+    ("ptx/table/", ("ptx/table/",)),
+    ("ptx/plan/", ("ptx/plan/",)),
+    ("ptx/params/", SHARED),
+    ("ptx/tile/", TILE),
+    ("ptx/planned/", PLANNED),
+    ("ptx/forward/", (*PLANNED, "ptx/forward/")),
+    ("ptx/latent/", (*PLANNED, "ptx/latent/")),
+    ("ptx/backward/", (*PLANNED, "ptx/backward/")),
+    ("ptx/passes/", (*TILE, "ptx/passes/")),
+    ("ptx/paper/", (*TILE, "ptx/forward/", "ptx/backward/", "ptx/paper/")),
     ("ptx/", ()),
     ("src/error.", ("src/error.h", "include/")),
     ("src/integers.h", ()),
-    ("src/problem.h", ("include/", "ptx/row.h", "ptx/sequence.h")),
-    ("src/rules/", ("src/rules/", *GROUND, "ptx/score_transforms.h", "ptx/v_tile.h")),
+    ("src/problem.h", ("include/", "ptx/table/", "ptx/plan/sequence.h")),
+    ("src/rules/", ("src/rules/", *GROUND)),
     ("src/cpu/", ("src/cpu/", *GROUND)),
-    ("src/device/", ("src/device/", *GROUND, "ptx/clipped.h", "ptx/packing.h", "ptx/params.h", "ptx/v_tile.h",
-                     "ptx/widen_params.h")),
-    ("src/forward/", ("src/forward/", *BELOW, "ptx/params.h", "ptx/piece_costs.h", "ptx/plan_lengths.h",
-                      "ptx/sequence.h", "ptx/v_tile.h", "ptx/widen_params.h", "ptx/work.h")),
-    ("src/backward/", ("src/backward/", *BELOW, "ptx/backward_params.h", "ptx/v_tile.h", "ptx/widen_params.h")),
-    ("src/quantize/", ("src/quantize/", *BELOW, "ptx/quantize_work.h")),
-    ("src/combine/", ("src/combine/", *BELOW, "ptx/combine_params.h")),
-    ("src/append/", ("src/append/", *BELOW, "ptx/append_params.h")),
-    ("src/", ("src/", "include/", "ptx/row.h")),
+    ("src/device/", ("src/device/", *GROUND)),
+    ("src/forward/", ("src/forward/", *BELOW)),
+    ("src/backward/", ("src/backward/", *BELOW)),
+    ("src/quantize/", ("src/quantize/", *BELOW)),
+    ("src/combine/", ("src/combine/", *BELOW)),
+    ("src/append/", ("src/append/", *BELOW)),
+    ("src/", ("src/", "include/", "ptx/table/")),
     ("tests/", ("tests/", "tools/", "include/", "ptx/")),
     ("tools/", ("tools/", "include/", "ptx/")),
 )
@@ -215,6 +201,6 @@ def no_cuda_runtime(tree):
             if (path, match[1]) != ("src/device/driver.h", "cuda.h")]
 
 
-RULES = (asm_only_in_isa, every_wrapper_is_used, no_templates_in_kernels, waits_stand_in_kernels,
+RULES = (asm_only_in_isa, every_wrapper_is_used, no_templates_in_main_loops, waits_stand_in_kernels,
          shared_memory_is_one_struct, table_is_sound, one_list_of_rows, behaviour_follows_traits,
          includes_point_one_way, no_cuda_runtime)

@@ -36,7 +36,7 @@ class RulesCanFail(unittest.TestCase):
         return rules.includes_point_one_way({path: f'#include "{name}"\n', **{other: "" for other in others}})
 
     def test_the_tree_was_read(self):
-        for path in ("include/fa3.h", "ptx/isa/wgmma.cuh", "ptx/kernels/fwd.cu", "ptx/rows.def", "src/meson.build"):
+        for path in ("include/fa3.h", "ptx/isa/wgmma.cuh", "ptx/forward/fwd.cu", "ptx/table/rows.def", "src/meson.build"):
             self.assertIn(path, TREE)
 
     def test_asm(self):
@@ -47,12 +47,12 @@ class RulesCanFail(unittest.TestCase):
 
     def test_unused_wrapper(self):
         isa = {"ptx/isa/a.cuh": "FA3_DEVICE void\nf(int x) {}\n\ntemplate <int N>\nFA3_DEVICE int g() {}\n"}
-        use = {"ptx/isa/b.cuh": "FA3_DEVICE void h() { f(1); }", "ptx/kernels/c.cu": "ptx::g<1>(); h();"}
+        use = {"ptx/isa/b.cuh": "FA3_DEVICE void h() { f(1); }", "ptx/forward/c.cu": "ptx::g<1>(); h();"}
         self.assertEqual(rules.every_wrapper_is_used({**isa, **use}), [])
         for text in ("g_1(); h();", "h();  // g()", 'h("g()");'):
-            self.one(rules.every_wrapper_is_used, {**isa, **use, "ptx/kernels/c.cu": text},
+            self.one(rules.every_wrapper_is_used, {**isa, **use, "ptx/forward/c.cu": text},
                      r"^ptx/isa/a\.cuh:5: g: no kernel uses it")
-        probe = {"ptx/kernels/c.cu": "h();", "tests/ptx/probe.cu": "g<1>();"}
+        probe = {"ptx/forward/c.cu": "h();", "tests/ptx/probe.cu": "g<1>();"}
         self.one(rules.every_wrapper_is_used, {**isa, **use, **probe},
                  r"a\.cuh:5: g")
         macro = {"ptx/isa/a.cuh": "#define F(type) \\\n  FA3_DEVICE void f_##type##_ss() {}\nF(bf16)\n"}
@@ -61,9 +61,10 @@ class RulesCanFail(unittest.TestCase):
 
     def test_template(self):
         text = "// template <int>\n\ntemplate <int N>\nvoid f();"
-        self.one(rules.no_templates_in_kernels, {"ptx/kernels/a.cu": text},
-                 r"^ptx/kernels/a\.cu:3: .*belongs in ptx/tile")
-        self.assertEqual(rules.no_templates_in_kernels({"ptx/tile/a.cuh": "template <int N>\nvoid f();"}), [])
+        self.one(rules.no_templates_in_main_loops, {"ptx/forward/a.cu": text},
+                 r"^ptx/forward/a\.cu:3: .*belongs in a \.cuh")
+        for path in "ptx/tile/a.cuh", "ptx/passes/a.cu":
+            self.assertEqual(rules.no_templates_in_main_loops({path: "template <int N>\nvoid f();"}), [])
 
     def test_wait(self):
         self.one(rules.waits_stand_in_kernels, {"ptx/tile/a.cuh": "void f() {\n  wgmma_wait_group<0>();\n}\n"},
@@ -76,30 +77,30 @@ class RulesCanFail(unittest.TestCase):
     def test_shared_memory(self):
         twice = "__shared__ int a;\n__shared__ int b;\n"
         self.one(rules.shared_memory_is_one_struct, {"ptx/tile/shared.cuh": twice}, r"shared\.cuh:2: .*one struct")
-        self.one(rules.shared_memory_is_one_struct, {"ptx/kernels/a.cu": "__shared__ int a;"}, r"a\.cu:1")
+        self.one(rules.shared_memory_is_one_struct, {"ptx/forward/a.cu": "__shared__ int a;"}, r"a\.cu:1")
         self.one(rules.shared_memory_is_one_struct, {"ptx/tile/a.cuh": "__shared__ int a;"}, r"a\.cuh:1")
 
     def test_table(self):
-        row = "FA3_FORWARD(a, b, bf16,  64, full, 128, 64, 4, 6, buffer, plain)\n"
-        good = {"ptx/rows.def": "// FA3_FORWARD(name, kernel, ...)\n" + row + "FA3_PASS(c, b, 32)\n",
-                "ptx/kernels/b.cu": "", "ptx/kernels/b.contract": ""}
+        row, step = "FA3_FORWARD(a, b, bf16,  64, full, 128, 64, 4, 6, buffer, plain)\n", "FA3_PASS(c, p, 32)\n"
+        good = {"ptx/table/rows.def": "// FA3_FORWARD(name, kernel, ...)\n" + row + step,
+                "ptx/forward/b.cu": "", "ptx/forward/b.contract": "", "ptx/passes/p.cu": ""}
         self.assertEqual(rules.table_is_sound(good), [])
-        twice = good["ptx/rows.def"] + row.replace("plain", "pingpong")
-        self.one(rules.table_is_sound, {**good, "ptx/rows.def": twice},
+        twice = good["ptx/table/rows.def"] + row.replace("plain", "pingpong")
+        self.one(rules.table_is_sound, {**good, "ptx/table/rows.def": twice},
                  r"def:4: fa3_a_bf16_d64_full_128x64 is already the name of the row in line 2")
-        other = good["ptx/rows.def"] + row.replace("128", "192")
-        self.assertEqual(rules.table_is_sound({**good, "ptx/rows.def": other}), [])
-        other = good["ptx/rows.def"] + row.replace("FORWARD", "FORWARD_DV").replace("64,", "64, 32,", 1) * 2
-        self.one(rules.table_is_sound, {**good, "ptx/rows.def": other}, "fa3_a_bf16_d64x32_full_128x64 is already")
-        both = row.replace("FORWARD", "FORWARD_16").replace(" bf16,", "")
-        self.assertEqual(rules.table_is_sound({**good, "ptx/rows.def": both}), [])
+        other = good["ptx/table/rows.def"] + row.replace("128", "192")
+        self.assertEqual(rules.table_is_sound({**good, "ptx/table/rows.def": other}), [])
+        other = good["ptx/table/rows.def"] + row.replace("FORWARD", "FORWARD_DV").replace("64,", "64, 32,", 1) * 2
+        self.one(rules.table_is_sound, {**good, "ptx/table/rows.def": other}, "fa3_a_bf16_d64x32_full_128x64 is already")
+        both = row.replace("FORWARD", "FORWARD_16").replace(" bf16,", "") + step
+        self.assertEqual(rules.table_is_sound({**good, "ptx/table/rows.def": both}), [])
         for dtype in ("bf16", "fp16"):
-            self.one(rules.table_is_sound, {**good, "ptx/rows.def": row.replace("bf16", dtype) + both},
+            self.one(rules.table_is_sound, {**good, "ptx/table/rows.def": row.replace("bf16", dtype) + both},
                      f"def:2: fa3_a_{dtype}_d64_full_128x64 is already the name of the row in line 1")
-        other = good["ptx/rows.def"] + "FA3_PASS(d, e, 32)\n"
-        self.one(rules.table_is_sound, {**good, "ptx/rows.def": other}, r"fa3_pass_d: there is no ptx/kernels/e\.cu")
-        self.one(rules.table_is_sound, {**good, "ptx/kernels/c.cu": "", "ptx/kernels/c.contract": ""}, "no row")
-        del good["ptx/kernels/b.contract"]
+        other = good["ptx/table/rows.def"] + "FA3_PASS(d, e, 32)\n"
+        self.one(rules.table_is_sound, {**good, "ptx/table/rows.def": other}, r"fa3_pass_d: there is no e\.cu")
+        self.one(rules.table_is_sound, {**good, "ptx/forward/c.cu": "", "ptx/forward/c.contract": ""}, "no row")
+        del good["ptx/forward/b.contract"]
         self.one(rules.table_is_sound, good, "contract")
 
     def test_second_list(self):
@@ -115,13 +116,16 @@ class RulesCanFail(unittest.TestCase):
     def test_directions(self):
         for path, name, target in (
                 ("ptx/isa/a.cuh", "../tile/b.cuh", "ptx/tile/b.cuh"),
-                ("ptx/isa/a.cuh", "row.h", "ptx/row.h"),
-                ("ptx/tile/a.cuh", "../kernels/b.cu", "ptx/kernels/b.cu"),
-                ("ptx/kernels/a.cu", "../../src/b.h", "src/b.h"),
-                ("ptx/row.h", "params.h", "ptx/params.h"),
+                ("ptx/isa/a.cuh", "table/row.h", "ptx/table/row.h"),
+                ("ptx/tile/a.cuh", "../forward/b.cu", "ptx/forward/b.cu"),
+                ("ptx/tile/a.cuh", "../planned/b.cuh", "ptx/planned/b.cuh"),
+                ("ptx/latent/a.cu", "../forward/b.cuh", "ptx/forward/b.cuh"),
+                ("ptx/plan/a.h", "../table/row.h", "ptx/table/row.h"),
+                ("ptx/forward/a.cu", "../../src/b.h", "src/b.h"),
+                ("ptx/table/row.h", "../params/params.h", "ptx/params/params.h"),
                 ("src/a.cpp", "tile/b.cuh", "ptx/tile/b.cuh"),
-                ("src/a.cpp", "rows.def", "ptx/rows.def"),
-                ("include/fa3.h", "params.h", "ptx/params.h"),
+                ("src/a.cpp", "params/params.h", "ptx/params/params.h"),
+                ("include/fa3.h", "params/params.h", "ptx/params/params.h"),
                 ("src/a.cpp", "../tools/common/b.h", "tools/common/b.h"),
                 ("src/backward/a.cpp", "forward/b.h", "src/forward/b.h"),
                 ("src/rules/a.cpp", "forward/b.h", "src/forward/b.h"),
@@ -136,12 +140,14 @@ class RulesCanFail(unittest.TestCase):
             self.assertEqual(len(found), 1, (path, name, found))
             self.assertIn(f"{path}:1: includes {target}: may include ", found[0])
         for path, name, target in (("ptx/isa/a.cuh", "b.cuh", "ptx/isa/b.cuh"),
-                                   ("src/a.cpp", "row.h", "ptx/row.h"),
+                                   ("src/a.cpp", "table/row.h", "ptx/table/row.h"),
                                    ("tests/x/problem.cpp", "problem.h", "src/problem.h"),
                                    ("src/a.cpp", "fa3.h", "include/fa3.h"), ("src/a.cpp", "b.h", "src/b.h"),
                                    ("src/forward/a.cpp", "rules/b.h", "src/rules/b.h"),
                                    ("src/combine/a.cpp", "device/b.h", "src/device/b.h"),
-                                   ("src/append/a.cpp", "append_params.h", "ptx/append_params.h")):
+                                   ("src/append/a.cpp", "params/append_params.h", "ptx/params/append_params.h"),
+                                   ("ptx/latent/a.cu", "../planned/b.cuh", "ptx/planned/b.cuh"),
+                                   ("ptx/paper/a.cu", "../forward/b.cuh", "ptx/forward/b.cuh")):
             self.assertEqual(self.includes(path, name, target), [])
 
     def test_src_as_include_folder(self):

@@ -384,19 +384,21 @@ def bounds(device):
     table, used = ints(device, 3, 1, 0, 2).view(2, 2), ints(device, 7, 3)
     pages, q_cache = [normal(device, 4, 4, 2, 16, **bf16) for _ in range(2)], normal(device, 2, 3, 4, 16, **bf16)
     rows = q_cache.flatten(0, 1)
-    by_vllm = lambda most: vllm.flash_attn_varlen_func(rows, *pages, 3, ints(device, 0, 3, 6), most, seqused_k=used,
-                                                       block_table=table, causal=True)  # fmt: skip
+    starts = ints(device, 0, 3, 6)
+    by_vllm = lambda most: vllm.flash_attn_varlen_func(rows, *pages, 3, starts, most, seqused_k=used, block_table=table,
+                                                       causal=True)  # fmt: skip
     by_four = lambda most, x=pages, **how: four.flash_attn_varlen_func(q_cache, *x, seqused_k=used, max_seqlen_k=most,
                                                                        causal=True, **how)[0]  # fmt: skip
+    whole, pairs = [x.view(2, 8, 2, 16) for x in pages], []
+    by_three = lambda most: three.flash_attn_with_kvcache(q_cache, *pages, page_table=table, cache_seqlens=used,
+                                                          max_seqlen_q=most)  # fmt: skip
     with no_wait(device):
         for most in (9, 1000, 2**31 - 1):
-            assert torch.equal(by_vllm(most), by_vllm(8))
-            assert torch.equal(by_four(most, page_table=table), by_four(8, page_table=table))
-            whole = [x.view(2, 8, 2, 16) for x in pages]
-            assert torch.equal(by_four(most, whole), by_four(8, whole))
-        by_three = lambda most: three.flash_attn_with_kvcache(q_cache, *pages, page_table=table, cache_seqlens=used,
-                                                              max_seqlen_q=most)  # fmt: skip
-        assert torch.equal(by_three(99), by_three(None))  # of packed queries alone
+            pairs.append((by_vllm(most), by_vllm(8)))
+            pairs.append((by_four(most, page_table=table), by_four(8, page_table=table)))
+            pairs.append((by_four(most, whole), by_four(8, whole)))
+        pairs.append((by_three(99), by_three(None)))  # of packed queries alone
+    assert all(torch.equal(*pair) for pair in pairs)
     refused(ValueError, "max_seqlen_k is -1", by_four, -1, page_table=table)
     refused(TypeError, "max_seqlen_q is 5.5", three.flash_attn_varlen_func, q, k, k, sums_q, sums_k, 5.5, 5)
 
@@ -416,8 +418,9 @@ def bounds(device):
     for keys in [7] + [used] * (device == "cpu"):
         refused(ValueError, text, append, keys, *new)
     if device == "cuda":  # which nobody waits for
+        beyond = ints(device, 3, 9)
         with no_wait(device):
-            assert append(ints(device, 3, 9)).shape == q_cache.shape
+            assert append(beyond).shape == q_cache.shape
 
 
 def eighths(device):

@@ -2,9 +2,9 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "listing/lanes.h"
 #include "listings.h"
-#include "lanes.h"
-#include "reports.h"
+#include "views/reports.h"
 
 using namespace listings;
 using Catch::Matchers::ContainsSubstring;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "floors.h"
 #include "listings.h"
-#include "reports.h"
+#include "time/floors.h"
+#include "views/reports.h"
 
 using namespace listings;
 

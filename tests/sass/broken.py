@@ -30,7 +30,7 @@ LATENT_HALF = "fa3_fwdservedmlae4m3half_bf16_d64x512_window_64x128"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 
 RING, WAIT = "tile/ring.cuh", "tile/barriers.cuh"
-PRODUCER, SMEM = "tile/producer.cuh", "tile/smem.cuh"
+PRODUCER, SMEM = "forward/producer.cuh", "tile/smem.cuh"
 SOFTMAX, GEMM, EPILOGUE, ELEMENT = "tile/softmax.cuh", "tile/gemm.cuh", "tile/epilogue.cuh", "tile/element.cuh"
 
 PV_DONE = """      wgmma_wait_group<0>();
@@ -59,14 +59,14 @@ SHARE_TOLD = "    ptx::bar_sync(barrier_all_consumers, 128 * consumers);\n#pragm
 # build refuses the kernel.
 FAULTS = [
     ("stage-released-before-pv-is-done", ALG1,
-     [("kernels/alg1.cu", PV_DONE, """      if (j > 0) ring.release_v(i, false);
+     [("paper/alg1.cu", PV_DONE, """      if (j > 0) ring.release_v(i, false);
       wgmma_wait_group<0>();
       wgmma_owned(O);""")], "hot.releases"),
-    ("stage-never-released", ALG1, [("kernels/alg1.cu", "if (j > 0) ring.release_v(i, false);", "")], "hot.releases"),
+    ("stage-never-released", ALG1, [("paper/alg1.cu", "if (j > 0) ring.release_v(i, false);", "")], "hot.releases"),
     ("stage-released-by-all-lanes", ALG1,
      [(RING, ONE_LANE, "ptx::mbarrier_arrive(ptx::shared_address(&barrier));")], "hot.arrives_by_many"),
     ("stage-released-by-31-lanes", ALG1, [(RING, ONE_LANE, ONE_LANE.replace("==", "!="))], "hot.arrives_by_many"),
-    ("q-never-released", ALG1, [("tile/consumer.cuh", "    ptx::mbarrier_arrive(ptx::shared_address("
+    ("q-never-released", ALG1, [("forward/consumer.cuh", "    ptx::mbarrier_arrive(ptx::shared_address("
                                  "&smem.empty_q[q_buffer()]));\n", "")], "kernel.never_arrived"),
     ("o-not-fenced-for-tma", ALG1, [(EPILOGUE, "  fence_proxy_async_shared();\n", "")], "kernel.unfenced"),
     ("barriers-not-fenced", ALG1, [(SMEM, "  ptx::fence_mbarrier_init();\n", "")], "kernel.unfenced"),
@@ -91,25 +91,25 @@ FAULTS = [
      [(WAIT, SPIN, SPIN.replace("while (!", "for (int n = 0; n < 4 && !").replace("parity)) {", "parity); n++) {"))],
      "kernel.waits_without_spin"),
     ("multiplications-under-a-branch", ALG1,
-     [("kernels/alg1.cu", SCALED, """      if (state.l[0] >= 0.f)
+     [("paper/alg1.cu", SCALED, """      if (state.l[0] >= 0.f)
 #pragma unroll
         for (int n = 0; n < 7; n++) scale_rows(O, alpha), wgmma_owned(O);
 """ + SCALED)], "hot.most_multiplies"),
     ("multiplications-in-the-masked-loop", ALG1,
-     [("kernels/alg1.cu", SCALED, """      if constexpr (masked)
+     [("paper/alg1.cu", SCALED, """      if constexpr (masked)
 #pragma unroll
         for (int n = 0; n < 7; n++) scale_rows(O, alpha), wgmma_owned(O);
 """ + SCALED)], "boundary.most_multiplies"),
     ("exponentials-twice-under-a-branch", ALG1,
-     [("kernels/alg1.cu", SCALED, """      if (state.l[0] >= 0.f) exponentiate(S, state.m, alpha, score);
+     [("paper/alg1.cu", SCALED, """      if (state.l[0] >= 0.f) exponentiate(S, state.m, alpha, score);
 """ + SCALED)], "hot.most_exps"),
     ("mask-under-a-condition", ALG1,
-     [("kernels/alg1.cu", "if constexpr (masked) mask(S, visible(p), j, at.warp_row());",
+     [("paper/alg1.cu", "if constexpr (masked) mask(S, visible(p), j, at.warp_row());",
        "if (masked || (j & 7) == 7) mask(S, visible(p), j, at.warp_row());")], "hot.masks_anywhere"),
-    ("pv-overwrites-o", ALG1, [("kernels/alg1.cu", "issue_pv(O, P, at.v(i), true);",
+    ("pv-overwrites-o", ALG1, [("paper/alg1.cu", "issue_pv(O, P, at.v(i), true);",
                                 "issue_pv(O, P, at.v(i), false);")], "hot.accumulators"),
     ("qk-adds-to-s", ALG1, [(GEMM, "else wgmma_ss(S, a, b, step > 0);", "else wgmma_ss(S, a, b, true);"),
-                            ("kernels/alg1.cu", "RowState state;", "RowState state;\n  for (float& x : S) x = 0.f;")],
+                            ("paper/alg1.cu", "RowState state;", "RowState state;\n  for (float& x : S) x = 0.f;")],
      "hot.accumulators"),
     ("v-not-transposed", ALG1, [(ELEMENT, "template <int TransB = 1, int n>", "template <int TransB = 0, int n>")],
      "hot.transposed"),
@@ -123,51 +123,51 @@ FAULTS = [
     ("producer-keeps-more-registers", ALG1, [(PRODUCER, "setmaxnreg_dec<config.producer_registers()>",
                                               "setmaxnreg_dec<config.producer_registers() - 8>")],
      "producer.setmaxnreg"),
-    ("first-qk-not-awaited", ALG2, [("kernels/alg2.cu", """    turns.end();
+    ("first-qk-not-awaited", ALG2, [("paper/alg2.cu", """    turns.end();
     wgmma_wait_group<0>();""", """    turns.end();
     wgmma_wait_group<1>();""")], "C7514"),
-    ("last-pv-awaited-with-the-next-qk", FWD, [("kernels/fwd.cu", """    wgmma_wait_group<1>();
+    ("last-pv-awaited-with-the-next-qk", FWD, [("forward/fwd.cu", """    wgmma_wait_group<1>();
     finish_pv(first, 0);""", """    wgmma_wait_group<0>();
     finish_pv(first, 0);""")], "epilogue.waits"),
     ("rare-path-always-taken", FWD,
      [("tile/speculative.cuh", "if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1])))",
        "if (__any_sync(0xffffffffu, (sum[0] > -1.f) | (sum[1] > -1.f)))")], "hot.compares"),
     ("q-not-released-by-the-next-piece", FWD128,
-     [("kernels/fwd.cu", "    exit.first_softmax_done();\n", "")],
+     [("forward/fwd.cu", "    exit.first_softmax_done();\n", "")],
      "prologue.releases"),
     ("last-rows-of-o-in-whole-boxes", SERVED,
      [(EPILOGUE, "      if (n < 16) return store_few_rows(from, n, p, row, block.head, block.batch);\n", "")],
      "epilogue.tma_stores"),
     ("blocks-at-a-bound-on-the-left-not-masked", SERVED,
-     [("kernels/fwd.cu", "while (bounded_left && Walk::has_more(i, last)) step(std::true_type());",
+     [("forward/fwd.cu", "while (bounded_left && Walk::has_more(i, last)) step(std::true_type());",
        "while (bounded_left && Walk::has_more(i, last)) step(std::false_type());")], "boundary.masks"),
     ("keys-given-back-before-qk-is-done", SHORT,
-     [("kernels/short.cu", QK_DONE, "".join(QK_DONE.splitlines(True)[i] for i in (2, 0, 1)))], "hot.releases"),
+     [("forward/short.cu", QK_DONE, "".join(QK_DONE.splitlines(True)[i] for i in (2, 0, 1)))], "hot.releases"),
     ("next-keys-sent-for-too-early", SHORT,
-     [("kernels/short.cu", "    wait(smem_.empty_k[KvRing::index(n)], KvRing::parity(n));\n", "")], "hot.handovers"),
+     [("forward/short.cu", "    wait(smem_.empty_k[KvRing::index(n)], KvRing::parity(n));\n", "")], "hot.handovers"),
     ("widened-columns-not-fenced", LATENT,
-     [("tile/widen_latent.cuh", "      ptx::fence_proxy_async_shared();\n", "")], "producer.fences"),
+     [("planned/widen_latent.cuh", "      ptx::fence_proxy_async_shared();\n", "")], "producer.fences"),
     ("widened-into-a-half-that-is-read", LATENT,
-     [("tile/widen_latent.cuh", "    wait(smem.empty_k[s], KvRing::parity(i) ^ 1);\n", "")], "producer.handovers"),
+     [("planned/widen_latent.cuh", "    wait(smem.empty_k[s], KvRing::parity(i) ^ 1);\n", "")], "producer.handovers"),
     ("p-of-a-scale-not-fenced", LATENT_FEW,
-     [("tile/latent_softmax.cuh", "    ptx::fence_proxy_async_shared();  // WGMMA reads it\n", "")], "kernel.unfenced"),
+     [("latent/latent_softmax.cuh", "    ptx::fence_proxy_async_shared();  // WGMMA reads it\n", "")], "kernel.unfenced"),
     ("shares-of-scores-added-before-they-are-told", LATENT_HALF,
-     [("tile/latent_softmax.cuh", SHARE_TOLD, "#pragma unroll\n")], "kernel.named_barriers"),
+     [("latent/latent_softmax.cuh", SHARE_TOLD, "#pragma unroll\n")], "kernel.named_barriers"),
     ("bytes-widened-over-those-that-are-multiplied", LATENT_FEW,
-     [("kernels/mla_few_e4m3.cu", "wgmma_wait_group<pairs_in_turn - 1>();", "wgmma_wait_group<pairs_in_turn>();")],
+     [("latent/mla_few_e4m3.cu", "wgmma_wait_group<pairs_in_turn - 1>();", "wgmma_wait_group<pairs_in_turn>();")],
      "hot[QK+PV].waits"),
     ("ds-handed-over-before-dk-is-issued", BWD,
-     [("kernels/bwd.cu", DS_HANDED_OVER, ""),
-      ("kernels/bwd.cu", ISSUE_DK, DS_HANDED_OVER + ISSUE_DK)],
+     [("backward/bwd.cu", DS_HANDED_OVER, ""),
+      ("backward/bwd.cu", ISSUE_DK, DS_HANDED_OVER + ISSUE_DK)],
      "hot[S+dP+dV+dK].releases"),
-    ("ds-not-fenced", BWD, [("kernels/bwd.cu", DS_HANDED_OVER, DS_HANDED_OVER.split("\n", 1)[1])], "kernel.unfenced"),
+    ("ds-not-fenced", BWD, [("backward/bwd.cu", DS_HANDED_OVER, DS_HANDED_OVER.split("\n", 1)[1])], "kernel.unfenced"),
 ]
 
 
 class Suite:
     def __init__(self, nvcc, tool, source, folder, options):
         self.nvcc, self.tool, self.source, self.folder, self.options = nvcc, tool, source, folder, options
-        with open(os.path.join(source, "ptx/rows.def"), encoding="utf-8") as table:
+        with open(os.path.join(source, "ptx/table/rows.def"), encoding="utf-8") as table:
             self.rows = {row.name: row for row in rows.rows(table.read())}
 
     def copy(self, name):
@@ -182,7 +182,7 @@ class Suite:
         cubin = os.path.join(place, row + ".cubin")
         run = subprocess.run(
             [sys.executable, os.path.join(self.source, "tools/build/cubin.py"), self.nvcc,
-             os.path.join(place, "ptx/kernels", of_table.kernel + ".cu"), cubin, os.path.join(place, row + ".d"), row,
+             os.path.join(place, os.path.relpath(rows.source_of(of_table.kernel), self.source)), cubin, os.path.join(place, row + ".d"), row,
              of_table.text, os.path.join(place, "ptx")],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return (cubin, "") if run.returncode == 0 else (None, run.stdout)

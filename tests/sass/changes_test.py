@@ -14,7 +14,7 @@ import changes  # noqa: E402
 import rows  # noqa: E402
 from patterns import Patterns  # noqa: E402
 
-NAMES = [row.name for row in rows.rows((ROOT / "ptx/rows.def").read_text())]
+NAMES = [row.name for row in rows.rows((ROOT / "ptx/table/rows.def").read_text())]
 SEED = int(os.environ.get("FA3_SEED", random.randrange(1 << 32)))
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The estimate of `fa3-sass floors` against the hardware's counters: the share of clocks in which the tensor cores are
-busy, of each kernel in the tables that tools/counters made (tests/results/notes.md). Long sequences alone count, as a
+busy, of each kernel in the tables that tools/counters made (tests/records/notes.md). Long sequences alone count, as a
 launch's beginning and end are in the measured shares."""
 import argparse
 import json
@@ -34,7 +34,7 @@ def main():
     parser.add_argument("tool", metavar="fa3-sass")
     parser.add_argument("cubins", type=pathlib.Path, help="their folder")
     options = parser.parse_args()
-    shares = measured((ROOT / "tests/results/notes.md").read_text())
+    shares = measured((ROOT / "tests/records/notes.md").read_text())
     if len(shares) < 24:
         sys.exit(f"only {len(shares)} kernels found in the table of counters")
     wrong = []

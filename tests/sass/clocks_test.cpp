@@ -5,16 +5,16 @@
 
 #include <algorithm>
 
-#include "clocks.h"
-#include "control.h"
-#include "disassembler.h"
+#include "input/disassembler.h"
+#include "input/process.h"
+#include "listing/text.h"
 #include "listings.h"
-#include "pressure.h"
-#include "process.h"
-#include "reports.h"
-#include "samples.h"
-#include "text.h"
-#include "timeline.h"
+#include "time/clocks.h"
+#include "time/control.h"
+#include "time/pressure.h"
+#include "time/samples.h"
+#include "views/reports.h"
+#include "views/timeline.h"
 
 using namespace listings;
 using Catch::Matchers::ContainsSubstring;

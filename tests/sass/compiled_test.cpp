@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <fstream>
 
-#include "check.h"
-#include "diff.h"
-#include "images.h"
+#include "input/images.h"
+#include "input/tidy.h"
+#include "listing/text.h"
 #include "listings.h"
-#include "text.h"
-#include "tidy.h"
+#include "rules/check.h"
+#include "views/diff.h"
 
 using Catch::Matchers::ContainsSubstring;
 

@@ -2,14 +2,14 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 
-#include "check.h"
-#include "contract.h"
 #include "listings.h"
-#include "ptx/append_params.h"
-#include "ptx/combine_params.h"
-#include "ptx/params.h"
-#include "ptx/row.h"
-#include "table.h"
+#include "ptx/params/append_params.h"
+#include "ptx/params/combine_params.h"
+#include "ptx/params/params.h"
+#include "ptx/table/row.h"
+#include "rules/check.h"
+#include "rules/contract.h"
+#include "rules/table.h"
 
 using namespace listings;
 using Catch::Matchers::ContainsSubstring;

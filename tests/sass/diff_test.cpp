@@ -7,10 +7,10 @@
 #include <random>
 #include <stdexcept>
 
-#include "align.h"
-#include "diff.h"
+#include "listing/regions.h"
 #include "listings.h"
-#include "regions.h"
+#include "views/align.h"
+#include "views/diff.h"
 
 using namespace listings;
 using Catch::Matchers::ContainsSubstring;

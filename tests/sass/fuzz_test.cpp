@@ -5,16 +5,16 @@
 #include <iostream>
 #include <random>
 
-#include "bundle.h"
-#include "contract.h"
-#include "cubin.h"
-#include "diff.h"
-#include "images.h"
-#include "json.h"
+#include "input/bundle.h"
+#include "input/cubin.h"
+#include "input/images.h"
+#include "listing/text.h"
 #include "listings.h"
-#include "reports.h"
-#include "text.h"
-#include "timeline.h"
+#include "rules/contract.h"
+#include "views/diff.h"
+#include "views/json.h"
+#include "views/reports.h"
+#include "views/timeline.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "listings.h"
-#include "reports.h"
+#include "views/reports.h"
 
 using namespace listings;
 using Catch::Matchers::ContainsSubstring;

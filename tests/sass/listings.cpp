@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "source.h"
+#include "input/source.h"
 
 namespace listings {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernel.h"
+#include "rules/kernel.h"
 
 namespace listings {
 

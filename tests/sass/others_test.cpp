@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "input/process.h"
+#include "input/tidy.h"
 #include "listings.h"
-#include "process.h"
-#include "reports.h"
-#include "tidy.h"
+#include "views/reports.h"
 
 using namespace listings;
 using Catch::Approx;

@@ -1,8 +1,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "listing/sass.h"
 #include "listings.h"
-#include "sass.h"
 
 using Catch::Matchers::ContainsSubstring;
 using listings::text;

@@ -2,11 +2,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "check.h"
-#include "first_contract.h"
 #include "listings.h"
-#include "meaning.h"
-#include "preset.h"
+#include "rules/check.h"
+#include "rules/first_contract.h"
+#include "rules/meaning.h"
+#include "rules/preset.h"
 
 using namespace listings;
 using Catch::Matchers::ContainsSubstring;

@@ -13,11 +13,11 @@
 #include <fstream>
 #include <limits>
 
-#include "json.h"
+#include "input/process.h"
+#include "input/tidy.h"
+#include "listing/text.h"
 #include "listings.h"
-#include "process.h"
-#include "text.h"
-#include "tidy.h"
+#include "views/json.h"
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;

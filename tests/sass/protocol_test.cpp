@@ -1,10 +1,10 @@
 // The protocol between warps: who executes what, constants that reach an instruction, and the figures made of both.
 #include <catch2/catch_test_macros.hpp>
 
-#include "lanes.h"
+#include "handovers/protocol.h"
+#include "listing/lanes.h"
+#include "listing/values.h"
 #include "listings.h"
-#include "protocol.h"
-#include "values.h"
 
 using namespace listings;
 

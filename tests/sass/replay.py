@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `fa3-sass list` says of the main loops, found a second time by another method.
 
-usage: replay.py FA3_SASS CUDA FILE
+usage: replay.py FA3_SASS NVDISASM CUOBJDUMP FILE
 
 FILE holds fat binaries. Each image in them goes through nvdisasm; of every kernel the instructions are replayed:
 twice round each innermost loop with WGMMAs, in program order, with a queue of commit groups as the hardware has it. The
@@ -215,13 +215,12 @@ def lines(loops):
     return sorted(json.dumps(loop, sort_keys=True) for loop in loops)
 
 
-def main(fa3_sass, cuda, path):
+def main(fa3_sass, nvdisasm, cuobjdump, path):
     command = [fa3_sass, "list", path, "--json"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     mine = {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for found in pool.map(lambda image: replayed(f"{cuda}/bin/nvdisasm", image),
-                              images(f"{cuda}/bin/cuobjdump", path)):
+        for found in pool.map(lambda image: replayed(nvdisasm, image), images(cuobjdump, path)):
             mine.update(found)
     theirs = {entry["name"]: listed(entry) for entry in report["kernels"]}
     names = set(mine) | set(theirs)
@@ -245,6 +244,6 @@ def main(fa3_sass, cuda, path):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
+    if len(sys.argv) != 5:
         sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

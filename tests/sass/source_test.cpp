@@ -12,17 +12,17 @@
 #include <set>
 #include <thread>
 
-#include "bundle.h"
-#include "disassembler.h"
-#include "inflate.h"
+#include "input/bundle.h"
+#include "input/disassembler.h"
+#include "input/inflate.h"
+#include "input/pipeline.h"
+#include "input/process.h"
+#include "input/source.h"
+#include "input/tidy.h"
+#include "input/whole.h"
+#include "listing/text.h"
 #include "listings.h"
-#include "pipeline.h"
-#include "process.h"
-#include "reports.h"
-#include "source.h"
-#include "text.h"
-#include "tidy.h"
-#include "whole.h"
+#include "views/reports.h"
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "clocks.h"
-#include "floors.h"
 #include "listings.h"
-#include "team.h"
+#include "time/clocks.h"
+#include "time/floors.h"
+#include "time/team.h"
 
 using namespace listings;
 using Catch::Matchers::WithinAbs;

@@ -5,10 +5,10 @@
 #include <regex>
 #include <set>
 
+#include "listing/regions.h"
 #include "listings.h"
-#include "regions.h"
-#include "svg.h"
-#include "timeline.h"
+#include "views/svg.h"
+#include "views/timeline.h"
 
 using namespace listings;
 using Catch::Matchers::ContainsSubstring;

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "disassembler.h"
-#include "process.h"
-#include "text.h"
-#include "tidy.h"
+#include "input/disassembler.h"
+#include "input/process.h"
+#include "input/tidy.h"
+#include "listing/text.h"
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;

@@ -1,6 +1,6 @@
 // Rows as the table may have them for e4m3, one of each kind.
 #pragma once
-#include "ptx/row.h"
+#include "ptx/table/row.h"
 
 namespace fa3::test {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fa3.h"
-#include "ptx/row.h"
+#include "ptx/table/row.h"
 #include "random.h"
 
 namespace fa3::test {

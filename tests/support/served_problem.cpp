@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "half.h"
-#include "ptx/packing.h"
+#include "ptx/plan/packing.h"
 #include "random.h"
 
 namespace fa3::test {

@@ -46,6 +46,11 @@ def fix_addresses():
         resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
 
 
+def tool_of(command):
+    """The name of the program that it runs."""
+    return shlex.split(command)[0].split("/")[-1]
+
+
 def steps(nvcc, arguments, folder):
     """The commands of preprocessor, cicc and ptxas, as nvcc prints them, and the environment that they run in. Files
     between them lie in a folder."""
@@ -58,7 +63,7 @@ def steps(nvcc, arguments, folder):
             environment[variable[1]] = variable[2]
         else:
             commands.append(line)
-    tools = [re.match(r'"?(?:[^" ]*/)?([^" ]+)', command)[1] for command in commands]
+    tools = [tool_of(command) for command in commands]
     if run.returncode or len(tools) != 3 or tools[1:] != ["cicc", "ptxas"] or " -E " not in commands[0]:
         sys.exit(f"{run.stdout}{nvcc} takes other steps than preprocessor, cicc, ptxas: {', '.join(tools) or 'none'}")
     return environment, commands
@@ -76,7 +81,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         environment, commands = steps(nvcc, arguments, folder)
         commands[0] = commands[0].replace('-include "cuda_runtime.h"', '-include "isa/cuda.cuh"')
-        commands[0] += " " + shlex.join([f"-DFA3_ROW={row}", '-DFA3_ROWS="tile/one_row.cuh"', "-MD", "-MF", depfile,
+        commands[0] += " " + shlex.join([f"-DFA3_ROW={row}", '-DFA3_ROWS="table/one_row.cuh"', "-MD", "-MF", depfile,
                                          "-MT", output])
         said, status = "", 0
         for command in commands:
@@ -86,7 +91,7 @@ def main():
             if status:
                 break
     if status:
-        found = [f"{shlex.split(command)[0]} failed with status {status}"]
+        found = [f"{tool_of(command)} failed with status {status}"]
     else:
         found = complaints(said, may_spill=bool({"-DFA3_DELAYS", "-DFA3_RACECHECK"} & set(rest)))
     if found:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of kernels, ptx/rows.def: prints its rows, each as its kernel's file, its name and its text, with tabs
+"""The table of kernels, ptx/table/rows.def: prints its rows, each as its kernel's file, its name and its text, with tabs
 between. With patterns for names, such as 'fa3_fwd_bf16_*', only those that match one, and those without which they
 cannot run: the passes, and for a kernel of dk and dv that of dq. The table of these rows alone is written to OUTPUT.
 """
@@ -10,8 +10,9 @@ import pathlib
 import re
 import sys
 
+PTX = pathlib.Path(__file__).resolve().parents[2] / "ptx"
 FORWARD, BACKWARD, PASS = KINDS = range(3)
-# Of each macro the kind of its rows, and how cells make their names, as in ptx/row.h.
+# Of each macro the kind of its rows, and how cells make their names, as in ptx/table/row.h.
 MACROS = {
     "FORWARD": (FORWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
     "FORWARD_DV": (FORWARD, "fa3_{0}_{2}_d{3}x{4}_{5}_{6}x{7}"),
@@ -31,8 +32,16 @@ MACROS = {
 Row = collections.namedtuple("Row", "line name kernel kind cells text")
 
 
+def source_of(kernel):
+    """Its file, in one of the folders of ptx."""
+    found = list(PTX.glob(f"*/{kernel}.cu"))
+    if len(found) != 1:
+        sys.exit(f"{len(found)} files in the folders of ptx are {kernel}.cu, not one")
+    return found[0]
+
+
 def rows(table):
-    """The rows in the text of a table, kind by kind as in ptx/row.h. Lines are numbered from 1."""
+    """The rows in the text of a table, kind by kind as in ptx/table/row.h. Lines are numbered from 1."""
     found = {kind: [] for kind in KINDS}
     for line, text in enumerate(table.split("\n"), 1):
         match = re.match(r"FA3_(\w+?)(_16)?\((.*)\)", text)
@@ -74,7 +83,7 @@ def main():
         sys.exit("no pattern for the names of the kernels")
     for pattern in options.patterns:
         if not fnmatch.filter([row.name for row in every], pattern):
-            sys.exit(f"no kernel has a name that matches '{pattern}'; their names follow from ptx/rows.def, such as "
+            sys.exit(f"no kernel has a name that matches '{pattern}'; their names follow from ptx/table/rows.def, such as "
                      f"{every[0].name}")
     if options.output:
         chosen = chosen_of(every, options.patterns)
@@ -83,7 +92,7 @@ def main():
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(text)
     for row in chosen:
-        print(row.kernel, row.name, row.text, sep="\t")
+        print(source_of(row.kernel), row.name, row.text, sep="\t")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import time
 from typing import List, NamedTuple, Optional
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "serve"), str(HERE.parent / "fa3-bench")]
+sys.path[:0] = [str(HERE / "serve"), str(HERE.parent / "peers")]
 import prepared  # noqa: E402
 from prepared import fa3  # noqa: E402
 

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "error.h"
-#include "forward/lengths.h"
-#include "forward/split.h"
+#include "forward/plan/lengths.h"
+#include "forward/plan/split.h"
 
 namespace fa3::bench {
 

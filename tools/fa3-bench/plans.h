@@ -18,7 +18,7 @@ struct Plans {
 Plans show_plans(const std::vector<Point>& points, const Card& card, bool pieces);
 
 // The same for packed sequences, as many as the points have batch entries, of so many queries and keys each. Their
-// pieces are those that the device would make (ptx/plan_lengths.h).
+// pieces are those that the device would make (ptx/plan/plan_lengths.h).
 struct SequenceLengths {
   std::vector<int64_t> q, k;
 };

@@ -11,10 +11,10 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "print.h"
-#include "text.h"
-#include "tidy.h"
+#include "input/tidy.h"
+#include "listing/text.h"
 #include "verbs.h"
+#include "views/print.h"
 
 namespace fs = std::filesystem;
 

@@ -8,19 +8,19 @@
 #include <optional>
 #include <stdexcept>
 
-#include "check.h"
-#include "diff.h"
-#include "first_contract.h"
-#include "handovers.h"
-#include "json.h"
-#include "places.h"
-#include "preset.h"
-#include "print.h"
-#include "reports.h"
-#include "samples.h"
-#include "source.h"
-#include "text.h"
-#include "timeline.h"
+#include "handovers/handovers.h"
+#include "input/places.h"
+#include "input/source.h"
+#include "listing/text.h"
+#include "rules/check.h"
+#include "rules/first_contract.h"
+#include "rules/preset.h"
+#include "time/samples.h"
+#include "views/diff.h"
+#include "views/json.h"
+#include "views/print.h"
+#include "views/reports.h"
+#include "views/timeline.h"
 
 namespace sass {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "colour.h"
+#include "views/colour.h"
 
 namespace sass {
 

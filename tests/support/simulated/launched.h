@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "append_params.h"
-#include "backward_params.h"
-#include "combine_params.h"
-#include "params.h"
-#include "plan_lengths.h"
-#include "row.h"
-#include "widen_params.h"
+#include "params/append_params.h"
+#include "params/backward_params.h"
+#include "params/combine_params.h"
+#include "params/params.h"
+#include "params/widen_params.h"
+#include "plan/plan_lengths.h"
+#include "table/row.h"
 
 namespace fa3::test {
 
@@ -159,7 +159,7 @@ inline bool is_complete(const Launched& launched) {
   return true;
 }
 
-// The same of a combination, as its threads take pieces of rows and shares of parts (ptx/tile/merge.cuh).
+// The same of a combination, as its threads take pieces of rows and shares of parts (ptx/passes/combine.cu).
 inline bool is_complete(const CombineParams& p, const PassRow& row, unsigned grid) {
   std::vector<int> taken(size_t(p.batch_heads) * size_t(p.rows) * size_t(p.pieces) * size_t(p.shares));
   for (int32_t number = 0; number < int32_t(grid); ++number)

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "fa3.h"
-#include "params.h"
+#include "params/params.h"
 
 namespace fa3::test {
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "backward.h"
-#include "backward_tiles.h"
+#include "backward/backward_tiles.h"
 #include "half.h"
 #include "maps.h"
-#include "plan_backward.h"
+#include "plan/plan_backward.h"
 
 namespace fa3::test {
 namespace {

@@ -1,0 +1,220 @@
+// Multi-head latent attention over a latent cache of e4m3 (VLayout::latent), for the few rows that a step of decoding
+// has where a GPU holds few heads. As in mla_few.cu keys stand in the rows of the scores, S^T = K Q^T, and O's columns
+// in those of the other product, O^T = V^T P^T. Both are WGMMAs of 64 x most_rows whose operand A, keys or columns,
+// comes from registers: a stage has the cache's bytes as they are in memory, and they are made fp16, which holds every
+// e4m3 number, on their way to the product. If they were written to shared memory again (planned/widen_latent.cuh),
+// that would be the limit; so it has each byte written once and read twice.
+//
+// A key's numbers have a scale for each 128 columns. Scores are products of that many columns times their scale, added
+// up, with those of K's own columns, which have 16 bits. And of P there is one for each scale, times that of its key,
+// and times a factor that keeps it in fp16's range.
+//
+// To make fp16 of a block's bytes twice takes a multiprocessor 640 clocks, and its 68 WGMMAs of 64x16x16 take 16 each,
+// as A comes from registers, or 13 if two warpgroups issue them. So each warpgroup has every other block, all of it,
+// with an m, an l and an O of its own, and neither waits for the other. At a piece's end each has half of O's columns,
+// to which it adds what the other one has of them, and stores them.
+//
+// The walk is that of fwd.cu, whose lines and steps the comments name (A2.n).
+#include "../planned/planned_producer.cuh"
+#include "../tile/block.cuh"
+#include "../tile/gemm.cuh"
+#include "latent_softmax.cuh"
+
+namespace fa3 {
+using namespace ptx;
+
+static_assert(keeps_latent && !splits_latent && consumers == 2 && config.stages % consumers == 0 &&
+              slab_row_bytes == 128 && early_q_release);
+
+inline constexpr int all_tiles = dv / 64;  // of O^T: of 64 columns, 16 for each warp
+
+FA3_DEVICE void wait_for_pairs(bool all) {
+  if (all) wgmma_wait_group<0>();
+  else wgmma_wait_group<pairs_in_turn - 1>();
+}
+
+// By descriptors of K's own columns and of Q, which begins with them (A2.4, A2.9).
+FA3_DEVICE void multiply_keys(Scores& s, const LatentReader& reader, uint64_t k, uint32_t v, uint64_t q) {
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < 4; step++)
+    wgmma_ss(s.own, moved(k, descriptor_units(step * 32)), moved(q, descriptor_units(step * 32)), step > 0);
+  wgmma_commit_group();
+  multiply_pairs([&](Bytes& bytes, int n) { reader.load_keys(bytes, v, n); }, LatentReader::widen_keys,
+                 [&](const Fragment& a, int n, int step) {
+                   const uint32_t columns = (1 + n / 2) * q_slab_units + descriptor_units((n % 2 * 2 + step) * 32);
+                   multiply(s.latent[n / 4], a, moved(q, columns), n % 4 || step);
+                 },
+                 wait_for_pairs);
+  wgmma_owned(s.own);
+#pragma unroll
+  for (int i = 0; i < scales; i++) wgmma_owned(s.latent[i]);
+}
+
+// What a warpgroup has of O^T of a piece, each 128 columns times the factor of their scale.
+struct AllColumns : TransposedO<all_tiles> {
+  // O^T += V^T P^T (A2.11, A2.19), by P of the first scale, which the others follow.
+  FA3_DEVICE void multiply(const LatentReader& reader, uint32_t v, uint64_t p) {
+    constexpr uint32_t p_units = descriptor_units(most_rows * Bc * sizeof(Element));
+    multiply_pairs([&](Bytes& bytes, int n) { reader.load_columns(bytes, v, n); }, LatentReader::widen_columns,
+                   [&](const Fragment& a, int n, int step) {
+                     const uint32_t keys = descriptor_units((n % 2 * 2 + step) * 32);
+                     fa3::multiply(o[n / 2], a, moved(p, n / 4 * p_units + keys), true);
+                   },
+                   wait_for_pairs);
+    own();
+  }
+};
+
+// Of a piece, a warpgroup's half of O^T's columns, of all keys.
+struct Merged {
+  float o[o_tiles][most_rows / 2];
+  RowSums sums;
+
+  FA3_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < o_tiles; i++)
+#pragma unroll
+      for (int x = 0; x < most_rows / 2; x++) o[i][x] = 0.f;
+    sums.clear();
+  }
+  // Of what the warpgroup has, and what the other one has left for it, if it had any keys. Both compute alike, so that
+  // the bits do not depend on which of them has had which blocks.
+  FA3_DEVICE void add_up(const AllColumns& columns, const float4* left, const LatentShare& own,
+                         const LatentShare& other, int number) {
+    float weight[lane_rows], of_other[lane_rows];
+#pragma unroll
+    for (int r = 0; r < lane_rows; r++) {
+      const float a = own.m[lane_row(r)], b = other.m[lane_row(r)], m = fmaxf(a, b);
+      weight[r] = part_weight(a, m), of_other[r] = part_weight(b, m);
+    }
+#pragma unroll
+    for (int i = 0; i < o_tiles; i++)
+#pragma unroll
+      for (int x = 0; x < most_rows / 2; x += 4) {
+        const float4 theirs = left ? left[place(i, x)] : make_float4(0.f, 0.f, 0.f, 0.f);
+        const float b[4] = {theirs.x, theirs.y, theirs.z, theirs.w};
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+          const float a = number == 0 ? columns.o[i][x + k] : columns.o[o_tiles + i][x + k];
+          const int r = row_of(x + k);
+          o[i][x + k] = __fadd_rn(__fmul_rn(a, weight[r]), __fmul_rn(b[k], of_other[r]));
+        }
+      }
+#pragma unroll
+    for (int n = 0; n < strips; n++)
+#pragma unroll
+      for (int b = 0; b < 2; b++) {
+        const int row = PartStrip::rows * n + threadIdx.x % 32 / 4 + 8 * b;
+        const float m = fmaxf(own.m[row], other.m[row]);
+        sums.m[n][b] = m;
+        sums.l[n][b] = __fadd_rn(__fmul_rn(own.l[row], part_weight(own.m[row], m)),
+                                 __fmul_rn(other.l[row], part_weight(other.m[row], m)));
+      }
+  }
+  // Leaves the other one its half, thread by thread.
+  FA3_DEVICE static void leave(float4* to, const AllColumns& columns, int number) {
+#pragma unroll
+    for (int i = 0; i < o_tiles; i++)
+#pragma unroll
+      for (int x = 0; x < most_rows / 2; x += 4) {
+        const float *left = &columns.o[i][x], *right = &columns.o[o_tiles + i][x];
+        to[place(i, x)] = number == 0 ? make_float4(right[0], right[1], right[2], right[3])
+                                      : make_float4(left[0], left[1], left[2], left[3]);
+      }
+    fence_proxy_async_shared();  // TMA writes there next
+  }
+
+ private:
+  FA3_DEVICE static int place(int i, int x) { return (i * most_rows / 8 + x / 4) * 128 + threadIdx.x % 128; }
+};
+
+FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
+  setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
+  const KvRing ring{smem};
+  const Descriptors descriptors(smem);
+  const LatentReader reader(warp);
+  const auto v_of = [&](uint32_t i) { return shared_address(smem.stage[KvRing::index(i)].v); };
+  const auto release = [&](uint32_t i) {
+    __syncwarp();
+    ring.release_k(i, true);
+  };
+
+  AllColumns columns;
+  uint32_t first = 0;  // use of the K/V ring that holds the block that comes next
+  uint32_t t = 0;      // of the warpgroup's blocks that are computed
+  for (uint32_t q_use = 0;; q_use++) {
+    wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));  // A2.3
+    const uint32_t q_buffer = QRing::index(q_use);
+    const RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
+    // Shuffled, as the compiler must know that they are the same in all lanes.
+    const int blocks = __shfl_sync(0xffffffffu, block.blocks, 0), skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
+    const int parts = __shfl_sync(0xffffffffu, block.parts, 0);
+    if (blocks == RowBlock::end_of_work) break;
+    const auto own_from = [&](uint32_t i) { return i + ((i ^ number) & 1); };
+#pragma unroll 1
+    for (uint32_t i = own_from(first); int(i - first) < skipped; i += consumers) {
+      ring.wait_k(i);
+      release(i);
+    }
+    first += skipped;
+    const uint32_t end = first + blocks;
+    // Whether a warpgroup has any blocks, and the use that holds its last one.
+    const auto has_any = [&](int of) { return blocks > 1 || ((first ^ of) & 1) == 0; };
+    const auto last_of = [&](int of) { return end - 1 - ((end - 1 ^ of) & 1); };
+    Merged merged;
+    merged.clear();
+    if (blocks > 0) {
+      prepare_q(smem, smem.q[q_buffer], visible(p, block).rows() - block.row, 4 * number + warp);
+      columns.clear();
+      Softmax softmax(p, block, smem, number, warp);
+      const uint64_t q = descriptors.q(q_buffer);
+      if (!has_any(number)) mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
+      for (uint32_t i = own_from(first); int(end - i) > 0; i += consumers, t++) {
+        ring.wait_k(i);                                  // A2.8
+        const LandedLatent& landed = smem.landed[KvRing::index(i)];
+        const int keys = __shfl_sync(0xffffffffu, landed.keys, 0);
+        if (keys < Bc) {
+          clear_rows(v_of(i), keys);
+          bar_sync(barrier_warpgroup + number, 128);
+        }
+        Scores s;
+        multiply_keys(s, reader, descriptors.k(KvRing::index(i)), v_of(i), q);  // A2.12
+        if (int(end - i) <= consumers) mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
+        softmax.run(t, s, landed, (block.begin + int(end - 1 - i)) * Bc, columns);
+        columns.multiply(reader, v_of(i), descriptor_start(softmax.p(t)) | qk_descriptor);
+        if (int(end - i) > consumers) release(i);        // A2.15
+      }
+      // A warpgroup's last bytes are done with, and leave their place to what it has for the other one.
+      const auto left_by = [&](int of) {
+        return has_any(of) ? reinterpret_cast<float4*>(smem.stage[KvRing::index(last_of(of))].v) : nullptr;
+      };
+      softmax.finish(columns);
+      if (has_any(number)) Merged::leave(left_by(number), columns, number);
+      bar_sync(barrier_all_consumers, 128 * consumers);
+      merged.add_up(columns, left_by(number ^ 1), smem.latent_share[number], smem.latent_share[number ^ 1], number);
+      bar_sync(barrier_all_consumers, 128 * consumers);
+      if (has_any(number)) release(last_of(number));
+    }
+    if (blocks == 0) mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
+    first = end;
+    // A2.20: the warp has 16 columns of each 64.
+#pragma unroll
+    for (int n = 0; n < strips; n++) {
+      if (block.row < 0 || block.row + PartStrip::rows * n >= visible(p, block).rows()) break;
+      const int first_column = number * o_columns + 16 * warp;
+      if (parts > 1) store_part(merged.o, merged.sums, p, block, n, first_column);
+      else store_rows(merged.o, merged.sums, p, block, n, first_column);
+    }
+  }
+}
+
+}  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
+  using namespace fa3;
+  const int warp = warp_of_block();
+  Smem& smem = set_up(p, warp);
+  if (warp / 4 >= consumers) planned_producer(p, smem, warp - 4 * consumers);
+  else consumer(p, smem, warp / 4, warp % 4);
+}

@@ -1,0 +1,227 @@
+// The parameter blocks of the kernels: what the host passes by value at each launch. Plain C++, read by both sides.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "../plan/divisor.h"
+#include "../plan/planned.h"
+#include "../plan/work.h"
+#include "../table/row.h"
+#include "score_transforms.h"
+#include "tensor_map_bytes.h"
+
+namespace fa3 {
+
+// O and LSE, for what writes them without TMA.
+struct Output {
+  void* o;
+  int64_t o_stride_batch, o_stride_head, o_stride_row;  // in elements
+  float* lse;                                           // null: not wanted
+  int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
+  int32_t head_dim;  // of o; the kernel's may be larger
+  Dtype dtype;       // of o; a row that stores float32 does not read it
+};
+
+// The beginning of the device memory that each call in flight has for itself. Its contents before and after a launch
+// mean nothing (tile/schedule.cuh). Where tiles are split, tickets and slots follow (src/forward/plan/split.cpp).
+struct Workspace {
+  unsigned long long state;  // whether the two counters are prepared
+  unsigned int next_piece;   // the next one to be claimed
+  unsigned int finished;     // thread blocks that claim no more
+};
+
+// Of 64 rows of a split tile, with a byte for the 16 rows of each warp: how many parts have taken a ticket, and how
+// many have written their result into their slot (tile/combine.cuh).
+struct Tickets {
+  uint32_t taken, written;
+};
+
+// What all forward kernels take.
+struct ForwardParams {
+  // 4-D maps, innermost first: {head_dim, seqlen, heads, batch}, 128-byte swizzle, out-of-bounds reads are zero. Their
+  // boxes are in row.h. With packed heads q is 5-D (its heads: those of a K/V head, and K/V heads), and there is no o.
+  TensorMap q, k, v, o;
+  Output output;
+  Workspace* workspace;
+  Tickets* tickets;  // a split tile has one for each 64 rows; 16-byte aligned
+  // The slots, each of Br / 16 times ForwardRow::partial_bytes(), or with packed heads of its rows
+  // (Packing::slot_rows) times ForwardRow::packed_row_bytes(); 16-byte aligned.
+  void* partials;
+
+  Visible visible;
+  Divisor heads_per_kv;      // query heads that share a K/V head
+  float softmax_scale;
+  float softmax_scale_log2;  // softmax_scale * log2(e)
+  Tiles tiles;
+  Pieces pieces;
+  int32_t blocks_in_flight;  // so many K/V blocks of all thread blocks memory serves best (with packed heads)
+};
+
+// The same for kernels that take split tiles.
+struct ListedForwardParams : ForwardParams {
+  Listed list[list_capacity];
+};
+static_assert(sizeof(ListedForwardParams) <= 4096);
+
+// The same for sequences with lengths of their own (Trait::own_lengths). Of `visible` they take the packing, and with
+// packed heads seqlen_q, the most of any sequence, from which slots have their rows; of `tiles` the heads (first_row is
+// 0); of `pieces` nothing.
+//
+// What lies behind a sequence's end belongs to another one. So its last block of V, and the last rows of O of a warp,
+// come and go in boxes of 1, 2, 4, ... rows, few enough for the rows that there are. The rest of V's block comes in
+// others that lie wholly outside of the tensor, as zeros (0 times a neighbour's NaN would be NaN).
+struct PlannedForwardParams : ForwardParams {
+  static constexpr int v_boxes = 7, o_boxes = 4;
+  TensorMap v_rows[v_boxes], o_rows[o_boxes];  // maps of v and o; those numbered i have boxes of 1 << i rows
+  const Planned* planned;  // there is room for as many entries as thread blocks may have for first pieces
+  const PlannedCounts* counts;
+
+  // Where K and V lie in pages (null: they do not), their maps are those of the pages: {head_dim, page_size, heads,
+  // pages}, in boxes of box_rows rows, which divides page_size, Bc and the first key of every sequence. What follows
+  // means nothing without pages.
+  const int32_t* page_table;  // sequence k_batch has the pages page_table[k_batch * table_stride ...]
+  int32_t table_stride;  // in numbers
+  int32_t box_rows;
+  Divisor page_size;
+
+  // Not 0: a row's bits follow from its query and the keys that it sees alone, whatever rows share its tile (mask.cuh).
+  int32_t invariant;
+  int32_t tile_rows;  // Br, for the pass that adds parts up
+
+  // A row's sum of exponentials has exp(sinks[head * sinks_stride]) as one more addend; null: none.
+  const float* sinks;
+  int64_t sinks_stride;
+};
+static_assert(sizeof(PlannedForwardParams) <= 4096);
+
+// Numbers in device memory, one for each block of 64 rows of a head; strides of 0 make one stand for many.
+struct ScaleTensor {
+  const float* data;
+  int32_t stride_batch, stride_head, stride_block;
+  int32_t reserved;  // keeps the struct's size a multiple of 8 bytes
+};
+
+// What kernels with scales take beyond that (fa3.h says what it means).
+struct Scales {
+  ScaleTensor q, k, v;
+  const float* o;       // null: 1
+  const float* v_mean;  // null: none
+  int32_t v_mean_stride_batch, v_mean_stride_head;
+  const float* lse_offset;  // null: none
+  int64_t lse_offset_stride_batch, lse_offset_stride_head, lse_offset_stride_row;
+};
+struct ScaledForwardParams : ListedForwardParams {
+  Scales scales;
+};
+static_assert(sizeof(ScaledForwardParams) <= 4096);
+// With own lengths. Batch entries of scales and of v_mean are sequences then (Planned::sequence_number), and lse_offset
+// lies as LSE does.
+struct ScaledPlannedForwardParams : PlannedForwardParams {
+  Scales scales;
+};
+static_assert(sizeof(ScaledPlannedForwardParams) <= 4096);
+
+// With a second tensor of queries (Trait::qv), whose map is as that of q. K then has the columns of q alone.
+struct LatentForwardParams : PlannedForwardParams {
+  TensorMap qv;
+};
+static_assert(sizeof(LatentForwardParams) <= 4096);
+
+// And with V of e4m3 (VLayout::latent): its scales, each row's side by side, 16-byte aligned. They lie in pages if V
+// does.
+struct LatentScales {
+  const float* data;
+  int64_t stride_batch, stride_head, stride_row;     // in numbers
+  int32_t batches, rows;                             // that there are
+  int32_t bytes;                                     // of a row's, up to 16; what lies behind them is not read
+  int32_t reserved;                                  // keeps the struct's size a multiple of 8 bytes
+};
+struct E4m3LatentForwardParams : LatentForwardParams {
+  LatentScales latent_scales;
+};
+static_assert(sizeof(E4m3LatentForwardParams) <= 4096);
+
+// And what rows take that change scores.
+struct TransformedForwardParams : PlannedForwardParams {
+  ScoreTransforms transforms;
+};
+static_assert(sizeof(TransformedForwardParams) <= 4096);
+struct TransformedLatentForwardParams : TransformedForwardParams {
+  TensorMap qv;
+};
+static_assert(sizeof(TransformedLatentForwardParams) <= 4096);
+struct ScaledTransformedForwardParams : ScaledPlannedForwardParams {
+  ScoreTransforms transforms;
+};
+static_assert(sizeof(ScaledTransformedForwardParams) <= 4096);
+
+// How much of that a row's kernel takes (Params in tile/forward.cuh).
+constexpr size_t parameter_bytes(const ForwardRow& row) {
+  if (row.transforms_scores())
+    return row.has_scales()     ? sizeof(ScaledTransformedForwardParams)
+           : row.has(Trait::qv) ? sizeof(TransformedLatentForwardParams)
+                                : sizeof(TransformedForwardParams);
+  if (row.is_latent()) return sizeof(E4m3LatentForwardParams);
+  if (row.has(Trait::qv)) return sizeof(LatentForwardParams);
+  if (row.has(Trait::own_lengths))
+    return row.has_scales() ? sizeof(ScaledPlannedForwardParams) : sizeof(PlannedForwardParams);
+  if (row.has_scales()) return sizeof(ScaledForwardParams);
+  return row.has(Trait::splits) ? sizeof(ListedForwardParams) : sizeof(ForwardParams);
+}
+
+// For the pass that writes O = 0 and LSE = -inf where there are no keys.
+inline constexpr int empty_rows_block = 256;  // rows that a warp writes at a time
+struct EmptyRowsParams {
+  Output output;
+  int32_t rows;         // the first ones of each head
+  int32_t batch_heads;  // batch * heads
+  Divisor heads;
+};
+
+// For the pass that makes V into tiles (fa3.h), which lie there head by head without gaps.
+constexpr int tiles_of_thread_block(const PassRow& row) { return row.threads() / (row.d / 2); }  // two columns a thread
+struct TileVParams {
+  const uint8_t* v;
+  int64_t stride_batch, stride_row, stride_head;
+  uint8_t* tiles;
+  int32_t batch, keys, head_dim;
+  Divisor heads;   // of K and V
+  Divisor groups;  // of 16 keys, of a head
+};
+
+// For the passes that quantize. Strides count elements.
+struct QuantizeParams {
+  const uint16_t* x;
+  int64_t x_stride_batch, x_stride_row, x_stride_head;
+  uint8_t* y;
+  int64_t y_stride_batch, y_stride_row, y_stride_head;  // of V's tiles, the stride of a tile stands for that of a row
+  float* scale;
+  int64_t scale_stride_batch, scale_stride_head, scale_stride_block;
+  float* mean;  // null: not wanted
+  int64_t mean_stride_batch, mean_stride_head;
+  const float *rotary_cos, *rotary_sin;
+  int64_t cos_stride, sin_stride;
+  const float* k_mean;  // null: lse_offset is not wanted
+  int64_t k_mean_stride_batch, k_mean_stride_head;
+  float* lse_offset;
+  int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
+  uint64_t seed;
+  int32_t batch, rows, head_dim;
+  int32_t rotary_dim;  // 0: none
+  int32_t hadamard;    // columns that are mixed with each other; 0: none
+  float hadamard_scale;  // of what is mixed; 1 if nothing is
+  float softmax_scale;
+  Divisor heads, heads_per_kv;  // of a batch entry, of a K/V head
+  Divisor groups;               // of this launch (quantize_work.h)
+  int32_t blocks;               // of 64 rows, of a head
+  enum class Granularity : int32_t { block, head, tensor } scales;
+  bool bf16, tiles, interleaved;
+
+  // Of calls that measure first: what is measured, and what lies in the workspace (QuantizeLayout).
+  enum class Measure : int32_t { none, largest, sums, extremes } measure;
+  int32_t parts;
+  float *partials, *means, *largest;
+  int32_t largest_of_head, largest_count;  // head n's range comes from the numbers largest[n * largest_of_head] and on
+};
+
+}  // namespace fa3

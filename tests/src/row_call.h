@@ -1,0 +1,55 @@
+// A call that suits a row of the table.
+#pragma once
+#include "call.h"
+#include "plan/packing.h"
+#include "table/row.h"
+
+namespace fa3::test {
+
+inline fa3_dtype dtype_of(const TiledRow& row) {
+  switch (row.dtype) {
+    case Dtype::bf16: return FA3_DTYPE_BF16;
+    case Dtype::fp16: return FA3_DTYPE_FP16;
+    default: return FA3_DTYPE_E4M3;
+  }
+}
+
+// Its head dimensions are multiples of this.
+inline int head_dim_unit(const ForwardRow& row) {
+  return row.dtype == Dtype::e4m3 || row.has_wide_q() || row.is_latent() ? 16 : 8;
+}
+
+// Names no kernel. Pointers lead nowhere, as imaginary()'s do; of e4m3 with whatever else the row takes.
+// For few rows it has as many queries as the row holds.
+inline fa3_forward_params imaginary_for(const ForwardRow& row, Shape shape) {
+  const bool e4m3 = row.dtype == Dtype::e4m3;
+  if (row.has(Trait::few_rows))
+    shape.seqlen_q = row.most_rows() / Packing::of(shape.heads / shape.heads_kv).rows(1);
+  fa3_forward_params p = e4m3 ? imaginary_e4m3(shape) : imaginary(shape, dtype_of(row));
+  p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  if (row.has(Trait::own_lengths)) p.mask = FA3_MASK_WINDOW, p.window_left = 100, p.window_right = 30;
+  if (row.stores_fp32()) p.o.dtype = FA3_DTYPE_FP32;
+  if (row.has(Trait::softcap)) p.softcap = 30;
+  if (row.has(Trait::alibi))
+    p.alibi_slopes = tensor(reinterpret_cast<void*>(uintptr_t{20} << 42), FA3_DTYPE_FP32, {shape.heads});
+  if (row.has_wide_q()) {
+    const fa3_forward_params of_e4m3 = imaginary_e4m3(shape);
+    p.k = of_e4m3.k, p.v = of_e4m3.v, p.k_scale = of_e4m3.k_scale, p.v_scale = of_e4m3.v_scale;
+  }
+  if (row.has(Trait::qv))
+    p.qv = tensor(reinterpret_cast<void*>(uintptr_t{21} << 42), p.q.dtype,
+                  {shape.batch, shape.seqlen_q, shape.heads, shape.v_dim()});
+  if (row.is_latent())
+    p.v.dtype = FA3_DTYPE_E4M3, p.v_scale = latent_scale(p.v, reinterpret_cast<void*>(uintptr_t{22} << 42));
+  if (!e4m3) return p;
+  if (!row.transposes_v())
+    p.v = tensor(p.v.data, FA3_DTYPE_E4M3,
+                 {shape.batch, shape.heads_kv, (shape.seqlen_k + 15) / 16, shape.v_dim(), 16});
+  if (row.block_scales())
+    p.k_scale = tensor(p.k_scale.data, FA3_DTYPE_FP32,
+                       {1, 1, (shape.seqlen_k + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS});
+  if (row.has(Trait::two_level)) p.flags = FA3_FLAG_TWO_LEVEL;
+  return p;
+}
+
+}  // namespace fa3::test

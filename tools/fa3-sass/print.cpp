@@ -1,9 +1,0 @@
-#include "print.h"
-
-#include "new_file.h"
-
-namespace sass {
-
-void print(std::string_view text) { write_all(1, text); }
-
-}  // namespace sass

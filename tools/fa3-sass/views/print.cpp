@@ -1,0 +1,9 @@
+#include "print.h"
+
+#include "../input/new_file.h"
+
+namespace sass {
+
+void print(std::string_view text) { write_all(1, text); }
+
+}  // namespace sass
