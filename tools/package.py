@@ -16,8 +16,8 @@ sys.path.append(str(ROOT / "tools/build"))
 import packing
 
 PROGRAMS = ("fa3-bench", "fa3-info", "fa3-sass")
-# Their headers are compiled into the programs: the Debian package that has the licence.
-HEADERS = {"CLI11": "libcli11-dev", "nlohmann_json": "nlohmann-json3-dev"}
+# What is compiled into the programs: the Debian package that has the licence.
+PARTS = {"CLI11": "libcli11-dev", "nlohmann_json": "nlohmann-json3-dev", "zlib": "zlib1g-dev"}
 
 
 def meson(*words):
@@ -92,8 +92,8 @@ def pack(build, folder):
         files.append(("include/fa3.h", (ROOT / "include/fa3.h").read_bytes(), False))
         for contract in sorted((root / options["datadir"].lstrip("/") / "fa3/contracts").iterdir()):
             files.append((f"share/fa3/contracts/{contract.name}", contract.read_bytes(), False))
-        for header, package in HEADERS.items():
-            files.append((f"share/doc/fa3/{header}.copyright", licence(package), False))
+        for part, package in PARTS.items():
+            files.append((f"share/doc/fa3/{part}.copyright", licence(package), False))
         files.append(("LICENSE", (ROOT / "LICENSE").read_bytes(), False))
         files.append(("README.md", packing.document("README.md", [path for path, _, _ in files]), False))
     folder.mkdir(parents=True, exist_ok=True)

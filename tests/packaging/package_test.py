@@ -25,7 +25,7 @@ def check_files(root):
         "LICENSE", "README.md", "bin/fa3-bench", "bin/fa3-info", "bin/fa3-sass", "include/fa3.h", "lib/libfa3.a",
         "lib/libfa3.so", "lib/libfa3.so.1", f"lib/libfa3.so.{version}", "lib/pkgconfig/fa3.pc",
         "lib/cmake/fa3/fa3Config.cmake", "lib/cmake/fa3/fa3ConfigVersion.cmake",
-        "share/doc/fa3/CLI11.copyright", "share/doc/fa3/nlohmann_json.copyright"}
+        "share/doc/fa3/CLI11.copyright", "share/doc/fa3/nlohmann_json.copyright", "share/doc/fa3/zlib.copyright"}
     found = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
     need(found == expected, f"unexpected {sorted(found - expected)}, missing {sorted(expected - found)}")
     dead = links.dead(root / "README.md", root)

@@ -1,7 +1,8 @@
 #include "zip.h"
 
+#include <zlib.h>
+
 #include <algorithm>
-#include <array>
 
 #include "inflate.h"
 #include "new_file.h"
@@ -15,29 +16,6 @@ constexpr std::string_view local_magic("PK\3\4", 4), entry_magic("PK\1\2", 4), e
     end64_locator_magic("PK\6\7", 4);
 constexpr size_t local_size = 30, entry_size = 46, end_size = 22, locator_size = 20, longest_comment = 65535;
 constexpr uint32_t elsewhere = 0xffffffff;  // the number is in the entry's extra field
-
-class Crc {
- public:
-  void add(std::string_view text) {
-    for (const char c : text) value_ = table()[(value_ ^ static_cast<unsigned char>(c)) & 0xff] ^ value_ >> 8;
-  }
-  uint32_t value() const { return ~value_; }
-
- private:
-  static const std::array<uint32_t, 256>& table() {
-    static const auto made = [] {
-      std::array<uint32_t, 256> entries{};
-      for (uint32_t i = 0; i < 256; ++i) {
-        uint32_t entry = i;
-        for (int bit = 0; bit < 8; ++bit) entry = entry >> 1 ^ (entry & 1 ? 0xedb88320u : 0);
-        entries[i] = entry;
-      }
-      return entries;
-    }();
-    return made;
-  }
-  uint32_t value_ = 0xffffffff;
-};
 
 struct Directory {
   uint64_t offset = 0, count = 0;
@@ -101,17 +79,17 @@ std::vector<ZipMember> zip_members(const std::string& name, std::string_view byt
 
 void extract(const ZipMember& member, const std::string& path) {
   NewFile file(path);
-  Crc checksum;
+  uint32_t checksum = 0;
   uint64_t size = 0;
   const auto use = [&](std::string_view text) {
-    checksum.add(text);
+    checksum = static_cast<uint32_t>(crc32_z(checksum, reinterpret_cast<const Bytef*>(text.data()), text.size()));
     size += text.size();
     file.write(text);
   };
   if (member.method == 0) use(member.compressed);
   else if (member.method == 8) inflate(member.compressed, use);
   else throw std::runtime_error("compressed by method " + std::to_string(member.method) + ", which is not supported");
-  if (size != member.size || checksum.value() != member.checksum)
+  if (size != member.size || checksum != member.checksum)
     throw std::runtime_error("damaged: its checksum is another one");
   file.close();
 }
