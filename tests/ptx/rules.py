@@ -130,6 +130,8 @@ BELOW = (*GROUND, "src/cpu/", "src/device/", "src/rules/")
 TILE = ("ptx/isa/", "ptx/tile/", *SHARED)
 PLANNED = (*TILE, "ptx/planned/")
 
+SASS = ("input/", "listing/", "handovers/", "time/", "kernels/", "rules/", "views/")  # each stands on those before
+
 # What the files of a room may include, of this project.
 DIRECTIONS = (
     ("include/", ()),
@@ -157,6 +159,8 @@ DIRECTIONS = (
     ("src/combine/", ("src/combine/", *BELOW)),
     ("src/append/", ("src/append/", *BELOW)),
     ("src/", ("src/", "include/", "ptx/table/")),
+    *(("tools/fa3-sass/" + room, tuple("tools/fa3-sass/" + other for other in SASS[:n + 1]) + ("ptx/", "include/"))
+      for n, room in enumerate(SASS)),
     ("tests/", ("tests/", "tools/", "include/", "ptx/")),
     ("tools/", ("tools/", "include/", "ptx/")),
 )

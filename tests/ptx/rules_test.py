@@ -133,6 +133,7 @@ class RulesCanFail(unittest.TestCase):
                 ("src/cpu/a.cpp", "device/b.h", "src/device/b.h"),
                 ("src/quantize/a.cpp", "info.h", "src/info.h"),
                 ("src/problem.h", "rules/b.h", "src/rules/b.h"),
+                ("tools/fa3-sass/listing/a.cpp", "../kernels/b.h", "tools/fa3-sass/kernels/b.h"),
                 ("tools/x/a.cpp", "../../src/b.h", "src/b.h"),
                 ("tests/x/a.cpp", "src/b.h", "src/b.h"),
                 ("tools/x/a.cpp", "../../tests/support/b.h", "tests/support/b.h")):

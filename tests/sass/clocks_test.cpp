@@ -7,10 +7,10 @@
 
 #include "input/disassembler.h"
 #include "input/process.h"
-#include "listing/text.h"
+#include "input/text.h"
+#include "listing/control.h"
 #include "listings.h"
 #include "time/clocks.h"
-#include "time/control.h"
 #include "time/pressure.h"
 #include "time/samples.h"
 #include "views/reports.h"

@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "input/images.h"
+#include "input/text.h"
 #include "input/tidy.h"
-#include "listing/text.h"
 #include "listings.h"
 #include "rules/check.h"
 #include "views/diff.h"

@@ -4,7 +4,8 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "input/source.h"
+#include "kernels/analyse.h"
+#include "kernels/source.h"
 
 namespace listings {
 

@@ -10,6 +10,7 @@
 
 #include "input/process.h"
 #include "input/tidy.h"
+#include "kernels/analyse.h"
 #include "listings.h"
 #include "views/reports.h"
 

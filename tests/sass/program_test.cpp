@@ -14,8 +14,8 @@
 #include <limits>
 
 #include "input/process.h"
+#include "input/text.h"
 #include "input/tidy.h"
-#include "listing/text.h"
 #include "listings.h"
 #include "views/json.h"
 

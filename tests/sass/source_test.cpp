@@ -17,10 +17,11 @@
 #include "input/inflate.h"
 #include "input/pipeline.h"
 #include "input/process.h"
-#include "input/source.h"
+#include "input/text.h"
 #include "input/tidy.h"
 #include "input/whole.h"
-#include "listing/text.h"
+#include "kernels/analyse.h"
+#include "kernels/source.h"
 #include "listings.h"
 #include "views/reports.h"
 

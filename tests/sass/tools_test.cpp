@@ -10,8 +10,8 @@
 
 #include "input/disassembler.h"
 #include "input/process.h"
+#include "input/text.h"
 #include "input/tidy.h"
-#include "listing/text.h"
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;

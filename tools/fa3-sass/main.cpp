@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "input/text.h"
 #include "input/tidy.h"
-#include "listing/text.h"
 #include "verbs.h"
 #include "views/print.h"
 

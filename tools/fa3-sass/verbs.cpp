@@ -10,8 +10,9 @@
 
 #include "handovers/handovers.h"
 #include "input/places.h"
-#include "input/source.h"
-#include "listing/text.h"
+#include "input/text.h"
+#include "kernels/analyse.h"
+#include "kernels/source.h"
 #include "rules/check.h"
 #include "rules/first_contract.h"
 #include "rules/preset.h"

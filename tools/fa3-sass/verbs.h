@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "views/colour.h"
+#include "input/colour.h"
 
 namespace sass {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "sync.h"
+#include "../listing/sync.h"
 
 namespace sass {
 namespace {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "../input/text.h"
+#include "../listing/kernel.h"
 #include "../listing/steady.h"
-#include "../listing/text.h"
+#include "../listing/sync.h"
 #include "../listing/values.h"
-#include "../rules/kernel.h"
 #include "mbarriers.h"
-#include "sync.h"
 
 namespace sass {
 namespace {

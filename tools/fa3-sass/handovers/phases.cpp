@@ -5,11 +5,11 @@
 #include <set>
 #include <tuple>
 
+#include "../input/text.h"
 #include "../listing/kinds.h"
 #include "../listing/operands.h"
 #include "../listing/steady.h"
-#include "../listing/text.h"
-#include "sync.h"
+#include "../listing/sync.h"
 
 namespace sass {
 namespace {

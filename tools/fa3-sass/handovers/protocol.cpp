@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "../listing/kernel.h"
 #include "../listing/kinds.h"
 #include "../listing/lanes.h"
 #include "../listing/spins.h"
-#include "../rules/kernel.h"
 #include "fences.h"
 
 namespace sass {

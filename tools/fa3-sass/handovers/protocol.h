@@ -8,23 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "../listing/kernel.h"
+
 namespace sass {
-
-struct Figure;
-struct Kernel;
-struct WgmmaLoop;
-
-// What is followed once through a kernel, for all of its figures.
-struct Protocol {
-  std::vector<bool> one_lane;    // by instruction: no more than one lane of a warp gets to it
-  std::vector<int> in_flight;    // by instruction: WGMMA groups that may be in flight there
-  std::vector<std::string> scope;  // by block: "prologue", "epilogue", "producer", or "loop"
-  std::vector<int> waits;        // for mbarriers; a wait and the copy of it that spins count once
-  std::vector<int> parities;     // of each of `waits`, when it is come to for the first time: 0, 1, or -1 for either
-  std::vector<int> no_spin;      // waits that may be left before the barrier's phase is over
-  std::vector<int> unfenced;     // what hands data of shared memory to TMA or WGMMA without a fence behind its stores
-  std::vector<int> unfenced_tma;  // TMA alone: stores of such data, and loads at mbarriers not fenced since their init
-};
 
 Protocol protocol_of(const Kernel& kernel);
 

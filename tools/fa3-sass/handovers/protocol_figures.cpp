@@ -5,14 +5,14 @@
 #include <map>
 #include <set>
 
+#include "../listing/kernel.h"
 #include "../listing/kinds.h"
 #include "../listing/operands.h"
 #include "../listing/repeated.h"
 #include "../listing/spins.h"
 #include "../listing/steady.h"
+#include "../listing/sync.h"
 #include "../listing/values.h"
-#include "../rules/kernel.h"
-#include "sync.h"
 
 namespace sass {
 namespace {

@@ -9,6 +9,8 @@
 
 namespace sass {
 
+constexpr int hopper = 90;  // sm_90
+
 struct KernelRecord {
   std::string name;
   int symbol = 0;            // index in the symbol table, as nvdisasm -fun wants it

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "../listing/text.h"
+#include "text.h"
 
 namespace fs = std::filesystem;
 

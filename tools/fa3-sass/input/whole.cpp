@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "../listing/text.h"
 #include "sections.h"
+#include "text.h"
 
 namespace sass {
 namespace {

@@ -3,7 +3,7 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "text.h"
+#include "../input/text.h"
 
 namespace sass {
 namespace {

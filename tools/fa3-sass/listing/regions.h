@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "../rules/kernel.h"
+#include "kernel.h"
 
 namespace sass {
 

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <map>
 
-#include "text.h"
+#include "../input/text.h"
 
 namespace sass {
 namespace {

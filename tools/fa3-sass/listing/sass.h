@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../time/control.h"
+#include "control.h"
 
 namespace sass {
 

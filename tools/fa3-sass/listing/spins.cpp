@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
-#include "../handovers/sync.h"
+#include "../input/text.h"
 #include "operands.h"
-#include "text.h"
+#include "sync.h"
 #include "values.h"
 
 namespace sass {

@@ -4,8 +4,8 @@
 #include <set>
 #include <vector>
 
+#include "../input/text.h"
 #include "kinds.h"
-#include "text.h"
 
 namespace sass {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <functional>
 
+#include "../input/text.h"
 #include "operands.h"
 #include "steady.h"
-#include "text.h"
 
 namespace sass {
 namespace {

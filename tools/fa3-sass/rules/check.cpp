@@ -6,7 +6,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "../listing/text.h"
+#include "../input/text.h"
 #include "table.h"
 
 namespace sass {

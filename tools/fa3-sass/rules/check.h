@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../views/colour.h"
+#include "../input/colour.h"
 #include "contract.h"
 
 namespace sass {

@@ -8,8 +8,9 @@
 #include <set>
 #include <stdexcept>
 
-#include "../listing/text.h"
-#include "figures.h"
+#include "../handovers/protocol.h"
+#include "../input/text.h"
+#include "../kernels/figures.h"
 #include "meaning.h"
 #include "table.h"
 

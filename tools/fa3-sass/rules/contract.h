@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernel.h"
+#include "../listing/kernel.h"
 
 namespace sass {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernel.h"
+#include "../listing/kernel.h"
 
 namespace sass {
 

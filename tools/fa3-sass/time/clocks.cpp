@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "../handovers/sync.h"
 #include "../listing/operands.h"
+#include "../listing/sync.h"
 #include "floors.h"
 #include "quarter.h"
 #include "team.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../rules/kernel.h"
+#include "../listing/kernel.h"
 
 namespace sass {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "control.h"
+#include "../listing/control.h"
 
 namespace sass {
 

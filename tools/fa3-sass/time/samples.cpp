@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "../listing/text.h"
+#include "../input/text.h"
 
 namespace sass {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "../rules/kernel.h"
+#include "../listing/kernel.h"
 
 namespace sass {
 

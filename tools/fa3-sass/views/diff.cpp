@@ -7,8 +7,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "../input/text.h"
 #include "../listing/regions.h"
-#include "../listing/text.h"
 #include "align.h"
 #include "renaming.h"
 

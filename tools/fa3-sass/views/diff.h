@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "../input/source.h"
-#include "../rules/kernel.h"
-#include "colour.h"
+#include "../input/colour.h"
+#include "../kernels/source.h"
+#include "../listing/kernel.h"
 
 namespace sass {
 

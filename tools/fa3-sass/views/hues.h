@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "../rules/kernel.h"
+#include "../listing/kernel.h"
 
 namespace sass {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "../listing/kernel.h"
 #include "../rules/check.h"
-#include "../rules/kernel.h"
 #include "diff.h"
 
 namespace sass {

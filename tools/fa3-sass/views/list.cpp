@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <map>
 
-#include "../listing/text.h"
+#include "../input/text.h"
 #include "reports.h"
 
 namespace sass {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "../rules/kernel.h"
-#include "colour.h"
+#include "../input/colour.h"
+#include "../listing/kernel.h"
 
 namespace sass {
 

@@ -3,13 +3,27 @@
 #include <map>
 #include <optional>
 
-#include "../listing/text.h"
+#include "../handovers/handovers.h"
+#include "../input/text.h"
 #include "../time/clocks.h"
 #include "../time/pressure.h"
 #include "reports.h"
 
 namespace sass {
 namespace {
+
+std::string painted(const Colours& colours, Kind kind, const std::string& text) {
+  if (kind == Kind::local_memory) return colours.paint("\x1b[1;37;41m", text);
+  if (kind == Kind::mask) return colours.paint("\x1b[1;31m", text);
+  if (kind == Kind::wait) return colours.paint("\x1b[1;35m", text);
+  switch (lane_of(kind)) {
+    case Lane::tensor: return colours.paint("\x1b[1;34m", text);
+    case Lane::mufu: return colours.paint("\x1b[33m", text);
+    case Lane::memory: return colours.paint("\x1b[36m", text);
+    case Lane::sync: return colours.paint("\x1b[35m", text);
+    default: return kind == Kind::other || kind == Kind::move || kind == Kind::uniform ? text : colours.paint("\x1b[32m", text);
+  }
+}
 
 bool is_event(Kind kind) {
   switch (kind) {
@@ -200,8 +214,8 @@ std::string loop_text(const Kernel& kernel, const WgmmaLoop& loop, const ShowOpt
       if (!remark.empty()) shown.resize(std::max<size_t>(shown.size() + 1, 68), ' ');
       const Kind kind = turn.kinds[static_cast<size_t>(p)];
       text += "  " + rail(turn, p) + " " + colours.dim((timing ? timing->of(p) : "") + hex(i.address)) + "  " +
-              colours.of(kind, shown) +
-              (remark.empty() ? "" : colours.dim("// ") + colours.of(kind, remark)) + "\n";
+              painted(colours, kind, shown) +
+              (remark.empty() ? "" : colours.dim("// ") + painted(colours, kind, remark)) + "\n";
     }
   }
   return text + beside_the_way(kernel, loop);
@@ -268,19 +282,6 @@ std::string producers(const Kernel& kernel) {
 }
 
 }  // namespace
-
-std::string Colours::of(Kind kind, const std::string& text) const {
-  if (kind == Kind::local_memory) return paint("\x1b[1;37;41m", text);
-  if (kind == Kind::mask) return paint("\x1b[1;31m", text);
-  if (kind == Kind::wait) return paint("\x1b[1;35m", text);
-  switch (lane_of(kind)) {
-    case Lane::tensor: return paint("\x1b[1;34m", text);
-    case Lane::mufu: return paint("\x1b[33m", text);
-    case Lane::memory: return paint("\x1b[36m", text);
-    case Lane::sync: return paint("\x1b[35m", text);
-    default: return kind == Kind::other || kind == Kind::move || kind == Kind::uniform ? text : paint("\x1b[32m", text);
-  }
-}
 
 std::string stretch_text(const Turn& turn, int begin, int end) {
   std::map<std::string, int> counts;

@@ -2,8 +2,9 @@
 #include <algorithm>
 #include <set>
 
+#include "../input/mapped.h"
 #include "../listing/calls.h"
-#include "mapped.h"
+#include "analyse.h"
 #include "source.h"
 
 namespace sass {

@@ -1,12 +1,14 @@
-#include "kernel.h"
+#include "analyse.h"
 
 #include <algorithm>
 #include <map>
 
-#include "../listing/contents.h"
+#include "../handovers/handovers.h"
+#include "../handovers/protocol.h"
+#include "../input/text.h"
+#include "contents.h"
 #include "../listing/first_turn.h"
 #include "../listing/names.h"
-#include "../listing/text.h"
 #include "figures.h"
 
 namespace sass {

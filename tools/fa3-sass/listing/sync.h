@@ -1,7 +1,7 @@
 // Which instructions hand data over between warps, and to or from TMA.
 #pragma once
 
-#include "../listing/operands.h"
+#include "operands.h"
 
 namespace sass {
 

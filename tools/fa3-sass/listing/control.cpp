@@ -1,7 +1,7 @@
 #include "control.h"
 
 #include "../input/sections.h"
-#include "../listing/sass.h"
+#include "sass.h"
 
 namespace sass {
 

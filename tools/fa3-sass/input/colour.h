@@ -3,8 +3,6 @@
 
 #include <string>
 
-#include "../listing/kinds.h"
-
 namespace sass {
 
 struct Colours {
@@ -16,7 +14,6 @@ struct Colours {
   std::string dim(const std::string& text) const { return paint("\x1b[2m", text); }
   std::string red(const std::string& text) const { return paint("\x1b[31m", text); }
   std::string green(const std::string& text) const { return paint("\x1b[32m", text); }
-  std::string of(Kind kind, const std::string& text) const;
 };
 
 }  // namespace sass

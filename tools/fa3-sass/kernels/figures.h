@@ -1,7 +1,7 @@
 // The numbers contracts speak of.
 #pragma once
 
-#include "kernel.h"
+#include "../listing/kernel.h"
 
 namespace sass {
 

@@ -4,10 +4,11 @@
 #include <map>
 #include <set>
 
-#include "../rules/kernel.h"
-#include "operands.h"
-#include "text.h"
-#include "values.h"
+#include "../handovers/handovers.h"
+#include "../input/text.h"
+#include "../listing/kernel.h"
+#include "../listing/operands.h"
+#include "../listing/values.h"
 
 namespace sass {
 namespace {

@@ -4,13 +4,14 @@
 #include <stdexcept>
 #include <thread>
 
-#include "../listing/text.h"
-#include "bundle.h"
-#include "disassembler.h"
-#include "images.h"
-#include "pipeline.h"
-#include "process.h"
-#include "sections.h"
+#include "../input/bundle.h"
+#include "../input/disassembler.h"
+#include "../input/images.h"
+#include "../input/pipeline.h"
+#include "../input/process.h"
+#include "../input/sections.h"
+#include "../input/text.h"
+#include "analyse.h"
 #include "source.h"
 
 namespace sass {

@@ -5,9 +5,11 @@
 #include <map>
 #include <set>
 
-#include "../listing/contents.h"
+#include "../handovers/handovers.h"
+#include "../handovers/protocol.h"
+#include "../input/text.h"
+#include "contents.h"
 #include "../listing/stack.h"
-#include "../listing/text.h"
 
 namespace sass {
 namespace {
@@ -63,14 +65,6 @@ constexpr KindName counted[] = {
 };
 
 }  // namespace
-
-std::string Figure::shown() const { return is_text ? text : number(value); }
-
-const Figure* find(const Figures& figures, std::string_view name) {
-  for (const Figure& figure : figures)
-    if (figure.name == name) return &figure;
-  return nullptr;
-}
 
 void describe_gemms(WgmmaLoop& loop) {
   std::map<std::pair<size_t, std::string>, size_t> steps;  // by place and description

@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "../listing/text.h"
-#include "mapped.h"
-#include "new_file.h"
-#include "tidy.h"
+#include "../input/mapped.h"
+#include "../input/new_file.h"
+#include "../input/text.h"
+#include "../input/tidy.h"
 
 namespace sass {
 namespace {

@@ -8,11 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "../rules/kernel.h"
+#include "../listing/kernel.h"
 
 namespace sass {
-
-constexpr int hopper = 90;
 
 struct Entry {
   std::string name, readable;
