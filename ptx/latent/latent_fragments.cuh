@@ -21,7 +21,7 @@ inline constexpr int slab_bytes = Bc * slab_row_bytes;  // of V: 128 columns, wh
 
 // Products are issued in pairs of k steps. While they run, the next pair's fragments are made, in the place of those of
 // three pairs before, or of two, for want of registers. Four k steps at a time, and two such groups in turn, are slower
-// (notes.md).
+// (tests/records/diary/latent.md).
 inline constexpr int pairs = (splits_latent ? o_columns : dv) / 32;
 inline constexpr int pairs_in_turn = splits_latent && config.fits_scales() ? 2 : 3;
 static_assert(Bc == 64);  // so both products have as many

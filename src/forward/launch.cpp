@@ -103,7 +103,7 @@ LatentScales latent_scales_of(const ForwardProblem& problem) {
 }
 
 // What memory serves in about 2.7 us: for each of 132 multiprocessors 64 KB on an H100, 96 KB on an H200. There it was
-// the fastest (notes.md, decoding through pages).
+// the fastest (tests/records/diary/decode.md, decoding through pages).
 int32_t blocks_in_flight(const Card& card, const ForwardRow& row) {
   if (card.memory_bytes_per_us == 0) return INT32_MAX;
   const int of_stage = row.loaded_bytes() * row.stage_keys() / row.Bc;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The estimate of `fa3-sass floors` against the hardware's counters: the share of clocks in which the tensor cores are
-busy, of each kernel in the tables that tools/counters made (tests/records/notes.md). Long sequences alone count, as a
+busy, of each kernel in the tables that tools/counters made (tests/records/kernels.md). Long sequences alone count, as a
 launch's beginning and end are in the measured shares."""
 import argparse
 import json
@@ -14,9 +14,9 @@ LONG = 8000  # queries
 MOST = 0.10
 
 
-def measured(notes):
+def measured(document):
     """{pattern of a cubin's name: share}"""
-    lines = re.findall(r"^\| ((?:bwd\w* )?d\d+ \w+|alg\w+) \| (\d+) \|(?:[^|]*\|){3} (\d+)% \|", notes, re.M)
+    lines = re.findall(r"^\| ((?:bwd\w* )?d\d+ \w+|alg\w+) \| (\d+) \|(?:[^|]*\|){3} (\d+)% \|", document, re.M)
     shares = {}
     for kernel, seqlen, share in lines:
         if int(seqlen) > LONG:
@@ -34,7 +34,7 @@ def main():
     parser.add_argument("tool", metavar="fa3-sass")
     parser.add_argument("cubins", type=pathlib.Path, help="their folder")
     options = parser.parse_args()
-    shares = measured((ROOT / "tests/records/notes.md").read_text())
+    shares = measured((ROOT / "tests/records/kernels.md").read_text())
     if len(shares) < 24:
         sys.exit(f"only {len(shares)} kernels found in the table of counters")
     wrong = []

@@ -12,9 +12,10 @@ struct Measured {
 };
 
 // Of an H200, bf16; fp16 differs by its clock only. Fitted row by row to the times of 446 problems with few heads, each
-// planned in up to 40 ways, 5572 plans in all (lengths 512 to 60000, 1 to 64 heads; tests/records/notes.md). Half of
-// the predictions are within 9%, nine of ten within 20%; the plans so chosen take 1.9% longer than the best ones that
-// were measured. Of d 128 without a mask, `behind` is from the paper's grid, where splits behind ten waves pay less.
+// planned in up to 40 ways, 5572 plans in all (lengths 512 to 60000, 1 to 64 heads; tests/records/diary/splitting.md).
+// Half of the predictions are within 9%, nine of ten within 20%; the plans so chosen take 1.9% longer than the best
+// ones that were measured. Of d 128 without a mask, `behind` is from the paper's grid, where splits behind ten waves
+// pay less.
 constexpr Measured measured_costs[] = {
     //                                      together: block, piece, write, read    behind                  among
     {64, 256, 64, Mask::full, {{820, 2100, 3250, 650}, {820, 3150, 50, 650}, 1900}},

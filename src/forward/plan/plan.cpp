@@ -134,8 +134,8 @@ bool is_faster(const RowPlan& a, const RowPlan& b) {
 }
 
 // Is this row, with Trait::one_tile, faster than all that have none? Measured on an H100 beside those that plans took
-// before, calls of 16 to 1024 tokens with head dimensions from 32 to 256 (tests/records/notes.md): 0.98 to 2.4, mostly
-// 1.03 and more, within these bounds, 0.7 to 1.08 beyond them.
+// before, calls of 16 to 1024 tokens with head dimensions from 32 to 256 (tests/records/diary/tiles.md): 0.98 to 2.4,
+// mostly 1.03 and more, within these bounds, 0.7 to 1.08 beyond them.
 bool is_short(const ForwardProblem& problem, const ForwardRow& row, const Card& card) {
   // Few rows of heads that share K and V are one tile where heads are packed, and K and V are loaded once for them.
   if (problem.heads_per_kv() > 1 && problem.seqlen_q * problem.heads_per_kv() <= 64) return false;

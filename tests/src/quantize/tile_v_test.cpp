@@ -55,7 +55,7 @@ size_t workspace_of(const fa3_forward_params& p) {
 
 }  // namespace
 
-// The lengths are those from which the pass was measured to gain: tests/records/notes.md.
+// The lengths are those from which the pass was measured to gain: tests/records/diary/fp8.md.
 TEST_CASE("V is made into tiles where that is worth a pass", "[tile_v]") {
   const struct {
     Form form;

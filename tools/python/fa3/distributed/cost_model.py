@@ -22,7 +22,8 @@ class Card(NamedTuple):
 
 
 NODE = 8  # ranks of a group that are taken to be in one node
-# Read on two H200 (tests/records/notes.md); what an H100 shares with it, and `across`, of their data sheets.
+# Read on two H200 (tests/records/diary/several_gpus.md); what an H100 shares with it, and `across`, of their data
+# sheets.
 CARDS = {
     "H100": Card(750e12, 600e12, 300e9, 40e9, 100e-6, 2.5e12),
     "H200": Card(750e12, 600e12, 300e9, 40e9, 100e-6, 3.5e12),
