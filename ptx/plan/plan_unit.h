@@ -352,7 +352,7 @@ struct Sections {
 // The long tiles of a section, which come first, all wait for memory, and the short ones, which find K and V in the L2
 // cache, all wait for the tensor cores. So where keys are few, and the last section is no great part of all, a section
 // is one sequence, and tiles of all lengths run beside each other. (With still fewer keys all wait for memory all the
-// time, and sections of several are faster.) Measured: diary/varlen.md, the order of packed sequences.
+// time, and sections of several are faster.) Measured: tests/records/diary/varlen.md, the order of packed sequences.
 constexpr Sections sections_of(const PlanLengthsParams& p, const PlanScratch& s) {
   constexpr int32_t too_few_keys = 512, few_keys = 2048;
   const int64_t keys = int64_t{s.longest} * p.Bc, stay = int64_t{p.section_keys} * 5 / 4 / (keys + p.section_rows);

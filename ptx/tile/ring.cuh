@@ -59,9 +59,9 @@ struct KvRing {
 };
 
 // With packed heads memory serves all multiprocessors faster if they ask for no more at a time than it takes, less than
-// their rings hold; what is there already helps out when something comes late (diary/decode.md, decoding through
-// pages). So loads of use i wait until those of use i - n have come. All thread blocks share what is best; in the last
-// round, where there are fewer pieces than thread blocks, those that have one.
+// their rings hold; what is there already helps out when something comes late (tests/records/diary/decode.md, decoding
+// through pages). So loads of use i wait until those of use i - n have come. All thread blocks share what is best; in
+// the last round, where there are fewer pieces than thread blocks, those that have one.
 struct InFlight {
   static constexpr uint32_t no_bound = UINT32_MAX;
   uint32_t blocks;  // n
