@@ -12,8 +12,8 @@ SUFFIXES = (".c", ".cpp", ".cu", ".cuh", ".def", ".h", ".contract")
 
 
 def read_tree(root):
-    """{path: text} of the sources."""
-    tree = {}
+    """{path: text} of the sources and of README.md."""
+    tree = {"README.md": pathlib.Path(root, "README.md").read_text()}
     for folder in FOLDERS:
         for path in sorted(pathlib.Path(root, folder).rglob("*")):
             if path.suffix in SUFFIXES or path.name == "meson.build":
@@ -205,6 +205,15 @@ def no_cuda_runtime(tree):
             if (path, match[1]) != ("src/device/driver.h", "cuda.h")]
 
 
+README_LINES = 130
+
+
+def readme_is_short(tree):
+    lines = tree["README.md"].count("\n")
+    return [f"README.md: {lines} lines, of {README_LINES} at most: move what not every reader wants to a page in "
+            "tools/docs/pages"] if lines > README_LINES else []
+
+
 RULES = (asm_only_in_isa, every_wrapper_is_used, no_templates_in_main_loops, waits_stand_in_kernels,
          shared_memory_is_one_struct, table_is_sound, one_list_of_rows, behaviour_follows_traits,
-         includes_point_one_way, no_cuda_runtime)
+         includes_point_one_way, no_cuda_runtime, readme_is_short)

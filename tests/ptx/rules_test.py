@@ -36,7 +36,8 @@ class RulesCanFail(unittest.TestCase):
         return rules.includes_point_one_way({path: f'#include "{name}"\n', **{other: "" for other in others}})
 
     def test_the_tree_was_read(self):
-        for path in ("include/fa3.h", "ptx/isa/wgmma.cuh", "ptx/forward/fwd.cu", "ptx/table/rows.def", "src/meson.build"):
+        for path in ("README.md", "include/fa3.h", "ptx/isa/wgmma.cuh", "ptx/forward/fwd.cu", "ptx/table/rows.def",
+                     "src/meson.build"):
             self.assertIn(path, TREE)
 
     def test_asm(self):
@@ -163,6 +164,10 @@ class RulesCanFail(unittest.TestCase):
         self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda.h>\n"}, "only src/device/driver.h")
         self.one(rules.no_cuda_runtime, {"ptx/tile/a.cuh": "#include <cute/tensor.hpp>\n"}, "cute/tensor")
         self.assertEqual(rules.no_cuda_runtime({"src/device/driver.h": "#include <cuda.h>\n"}), [])
+
+    def test_readme(self):
+        self.assertEqual(rules.readme_is_short({"README.md": "a\n" * 130}), [])
+        self.one(rules.readme_is_short, {"README.md": "a\n" * 131}, r"^README\.md: 131 lines, of 130 .*tools/docs/pages")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compares the figures of README.md and of this folder's README.md with what the committed files say (claims.py), and
-finds figures of speed and accuracy for which there is no rule, and measurements in the files that are to be made again.
-With --renew wrong figures are replaced: for new files, or for rows of another card, which may be written with ? in
-place of figures.
+"""Compares the figures of README.md, of tools/docs/pages and of this folder's README.md with what the committed files
+say (claims.py), and finds figures of speed and accuracy for which there is no rule, and measurements in the files that
+are to be made again. With --renew wrong figures are replaced: for new files, or for rows of another card, which may be
+written with ? in place of figures.
 """
 
 import argparse
@@ -14,8 +14,15 @@ import sys
 import claims
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tools/docs/pages/*.md"))
 # And the headings under which every number with a decimal point is a figure (None: under all).
-DOCUMENTS = {"README.md": ("Speed", "Accuracy"), "tests/records/README.md": None}
+DOCUMENTS = {
+    "README.md": ("How fast",),
+    **dict.fromkeys(PAGES, ()),
+    "tools/docs/pages/speed.md": None,
+    "tools/docs/pages/accuracy.md": None,
+    "tests/records/README.md": None,
+}
 NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 DECIMAL = re.compile(r"(?<![\w.])\d+(?:\.\d+(?!\.?\d)(?:e-?\d+)?|e-\d+)")
 WITH_UNIT = re.compile(rf"(?<![\w.]){NUMBER}(?=\s?(?:%|us\b|times\b|[TG]B/s|TFLOP/s))")
@@ -74,8 +81,9 @@ def rule_of(header, cells):
         return rule and (rule, 1, cells[0])
     rule, (card, label) = claims.CARD_TABLES.get(header[1]), cells[:2]
     if isinstance(rule, dict):
-        rule = rule.get(label)
-        return rule and ((lambda: rule(card)), 2, f"{card}, {label}")
+        labels = 3 if header[2] == "peer" else 2
+        rule = rule.get(label if labels == 2 else tuple(cells[1:3]))
+        return rule and ((lambda: rule(card)), labels, ", ".join(cells[:labels]))
     return rule and ((lambda: rule(card, label)), 2, f"{card}, {header[1]}, {label}")
 
 

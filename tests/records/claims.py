@@ -1,4 +1,4 @@
-"""The figures of README.md and of this folder's README.md, computed from what is kept of the cards in this folder.
+"""The figures of README.md, tools/docs/pages and this folder's README.md, computed from what is kept of the cards here.
 
 SENTENCES has a pattern for each sentence with figures, TABLES a function for each row of a table; both say how the
 figures are computed. claims_test.py compares, and finds figures that have no rule. dips() finds measurements that are
@@ -355,6 +355,17 @@ def training(card):
     return min(ratios), max(ratios), *distances
 
 
+def capped_training(card):
+    """The same of models whose errors are as good as equal: the largest difference of errors, in percent."""
+    least, most, *distances = training(card)
+    return 100 * max(1 - least, most - 1), *distances
+
+
+def centered_cost(card):
+    """What FA3_FLAG_CENTERED_K takes of the backward pass's speed at most, in percent."""
+    return [100 * (1 - min(float(row["centered_ratio"]) for row in rows(card, "centered")))]
+
+
 def smoothed_distance(differences, steps=20):
     sums = [sum(differences[i : i + steps]) for i in range(len(differences) - steps + 1)]
     return sum(map(abs, sums)) / steps / len(sums)
@@ -364,6 +375,8 @@ def smoothed_distance(differences, steps=20):
 
 OFFICIAL, FORWARD = ("official",), ("official", "fa4", "cudnn")
 BACKWARD, FP8 = ("fa4", "cudnn"), ("official", "cudnn")
+OFFICIAL_AND_CUDNN = "official FlashAttention-3, cuDNN"
+VLLM_FA4_CUDNN = "vLLM's FlashAttention-3, FlashAttention-4, cuDNN"
 PEERS = {"official": "the official kernel", "fa4": "FlashAttention-4", "cudnn": "cuDNN"}
 PEER = f"({'|'.join(PEERS.values())})"
 GRID_POINT, SHAPE = r"(d \d+ \w+ \d+)", r"(d \d+ \w+, \d+ x \d+)"
@@ -398,31 +411,34 @@ def cache_speed(card):
 # Header and first cell of a table's row -> its other cells. With a card: those of tables whose first column is `card`.
 CARD_TABLES = {
     "head dimension": headline,
-    "speed": {
-        "forward, over the official FlashAttention-3": over("forward", OFFICIAL),
-        "forward, over the best of it, FlashAttention-4 and cuDNN": over("forward", FORWARD),
-        "backward, over the better of FlashAttention-4 and cuDNN": over("backward", BACKWARD),
-        "backward at d 128, over the official FlashAttention-3": over("backward", OFFICIAL, head_dim=128),
-        "FP8 forward, over the better of official and cuDNN": over("fp8", FP8),
-        "FP8 forward with V as tiles, over the better of official and cuDNN": over("fp8", FP8, form=tiles),
-        "other head dimensions, over the better of official and cuDNN": over_shapes("head_dim"),
-        "head dimensions of K and V that differ, over the same": over_shapes("unequal"),
-        "16 to 577 tokens, over the same": over_shapes("short"),
-        "a step of decoding, over the same": over_shapes("decode"),
-        "packed lengths, over the best of vLLM's FlashAttention-3, FlashAttention-4 and cuDNN": over_served("varlen"),
-        "chunks of prompts on caches in pages, over the same": over_served("chunked"),
-        "decoding and chunks in one call, over the same": over_served("mixed"),
-        "windows and sinks, over the better of FlashAttention-4 and cuDNN": over_served("window", "sink"),
-        "decoding on caches in pages, over the best of vLLM's, FlashAttention-4 and cuDNN": over_served("decode"),
-        "the same in windows, or with sinks": over_served("decode_window", "sink_decode"),
-        "latent attention, over the best of FlashInfer, vLLM's FlashAttention-3 and FlashMLA": over_served("mla"),
-        "backward of packed lengths, over the better of FlashAttention-4 and cuDNN":
-            over_served("varlen_bwd"),
-        "backward in windows, or with sinks, over the same": over_served("window_bwd", "sink_bwd"),
-        "softcap of scores of N(0,16), over the better of official and FlashAttention-4": over_served("softcap"),
-        "the same, backward, over the better of FlashAttention-4 and FlexAttention": over_served("softcap_bwd"),
-        "ALiBi, forward and backward, over the better of cuDNN and FlexAttention": over_served("alibi", "alibi_bwd"),
-        "packed documents, both ways, over FlexAttention, vLLM's and FlashAttention-4": over_served("doc", "doc_bwd"),
+    # By call, and by the peers of which the fastest counts.
+    "call": {
+        ("forward, bf16", "official FlashAttention-3"): over("forward", OFFICIAL),
+        ("forward, bf16", "official FlashAttention-3, FlashAttention-4, cuDNN"): over("forward", FORWARD),
+        ("forward, FP8", OFFICIAL_AND_CUDNN): over("fp8", FP8),
+        ("forward, FP8, V as tiles", OFFICIAL_AND_CUDNN): over("fp8", FP8, form=tiles),
+        ("backward, bf16", "FlashAttention-4, cuDNN"): over("backward", BACKWARD),
+        ("backward, bf16, d 128", "official FlashAttention-3"): over("backward", OFFICIAL, head_dim=128),
+        ("forward, other head dimensions", OFFICIAL_AND_CUDNN): over_shapes("head_dim"),
+        ("forward, K and V of different head dimensions", OFFICIAL_AND_CUDNN): over_shapes("unequal"),
+        ("forward, 16 to 577 tokens", OFFICIAL_AND_CUDNN): over_shapes("short"),
+        ("decoding, contiguous KV cache", OFFICIAL_AND_CUDNN): over_shapes("decode"),
+        ("forward, varlen", "official and vLLM's FlashAttention-3, FlashAttention-4, cuDNN"): over_served("varlen"),
+        ("chunked prefill, paged KV cache", VLLM_FA4_CUDNN): over_served("chunked"),
+        ("decoding and chunked prefill in one call", "vLLM's FlashAttention-3, FlashAttention-4"): over_served("mixed"),
+        ("decoding, paged KV cache", VLLM_FA4_CUDNN): over_served("decode"),
+        ("decoding, paged KV cache, with windows or sinks", VLLM_FA4_CUDNN):
+            over_served("decode_window", "sink_decode"),
+        ("MLA decoding", "FlashInfer, vLLM's FlashAttention-3, FlashMLA"): over_served("mla"),
+        ("forward, windows or sinks", "FlashAttention-4, cuDNN, FlexAttention"): over_served("window", "sink"),
+        ("backward, varlen", "FlashAttention-4, cuDNN"): over_served("varlen_bwd"),
+        ("backward, windows or sinks", "FlashAttention-4, cuDNN, FlexAttention"): over_served("window_bwd", "sink_bwd"),
+        ("forward, softcap, scores of N(0,16)", "official FlashAttention-3, FlashAttention-4, FlexAttention"):
+            over_served("softcap"),
+        ("backward, softcap, scores of N(0,16)", "FlashAttention-4, FlexAttention"): over_served("softcap_bwd"),
+        ("forward and backward, ALiBi", "cuDNN, FlexAttention"): over_served("alibi", "alibi_bwd"),
+        ("forward and backward, packed documents", "FlexAttention, vLLM's FlashAttention-3, FlashAttention-4"):
+            over_served("doc", "doc_bwd"),
     },
     "forward, over the official FlashAttention-3": by_group("forward", OFFICIAL),
     "forward, over the best of official, FlashAttention-4 and cuDNN": by_group("forward", FORWARD),
@@ -473,22 +489,29 @@ TABLES = {
 SENTENCES = {
     r"[Oo]n the host of one CARD the median was # us and the least # us, and the launch of an empty kernel took # us":
         host_time,
+    r"On the host of one CARD, a call takes # us at the median and # us at least; launching an empty kernel takes # us":
+        host_time,
     r"\*\*fp16\*\* has # to # of bf16's speed at d 128 on the H100, # to # on the H200": on_both(share_of_fp16),
     r"Decoding that reads 500 MB or more reads # to # TB/s on the H100, # to # on the H200": on_both(cache_speed),
-    rf"CARD: on the grid {PEER} forward at {GRID_POINT} \(#\) and {PEER} backward at {GRID_POINT} \(#\); beyond it "
-    rf"{PEER} backward at {OTHER_POINT} \(#\), {PEER} with 16 to 577 tokens at {SHAPE} \(#\) and {PEER} in decoding at "
-    rf"{SHAPE} \(#\)": most_ahead,
-    r"with V = 1 \+ N\(0,1\) by #% at 512 keys, #% at 16384, #% at 65536 \(the official kernel: #, #, #%\)": lambda: [
+    rf"CARD: on the grid, {PEER}'s forward pass at {GRID_POINT} \(#\) and {PEER}'s backward pass at {GRID_POINT} "
+    rf"\(#\); beyond the grid, {PEER}'s backward pass at {OTHER_POINT} \(#\), {PEER}'s forward pass of 16 to 577 "
+    rf"tokens at {SHAPE} \(#\) and {PEER}'s decoding at {SHAPE} \(#\)": most_ahead,
+    r"with V = 1 \+ N\(0,1\) by #% at 512 keys, #% at 16384, #% at 65536 \(official kernel: #%, #%, #%\)": lambda: [
         bias(method, n) for method in ("plain", "official") for n in (512, 16384, 65536)
     ],
-    r"V without its mean, which the kernel adds to O again, leaves #%": lambda: [worst_bias("ours full", 1)],
-    r"`FA3_FLAG_TWO_LEVEL`, for V as it comes, #% at most": lambda: [worst_bias("plain, two-level", 0, 1, 2, 4)],
-    r"[Oo]n one CARD gradients are # to # times as far from those in float64 as with FlexAttention, and losses of "
-    r"(?:the Llamas|these layers), on average over 200 steps, at most # from those in float32, with FlexAttention at "
-    r"most #":
+    r"O is then off by #%": lambda: [worst_bias("ours full", 1)],
+    r"`FA3_FLAG_TWO_LEVEL` leaves V as it is and bounds the loss to #%": lambda: [
+        worst_bias("plain, two-level", 0, 1, 2, 4)
+    ],
+    r"On one CARD, the gradients' error is # to # times FlexAttention's\. The losses of the Llamas differ from those in "
+    r"float32 by at most # on average over 200 steps, FlexAttention's by at most #":
         training,
-    r"At d 64 it is # to #, at d 256 # to #": lambda: [*range_of(64), *range_of(256)],
-    r"the error is # to # with libfa3, # to # with the official FP8 kernel and # in bf16": lambda: [
+    r"On one CARD, the gradients' error with capped scores is FlexAttention's to within #%\. The losses differ from those "
+    r"in float32 by at most # on average over 200 steps, FlexAttention's by at most #":
+        capped_training,
+    r"On one CARD, `FA3_FLAG_CENTERED_K` takes at most #% of the backward pass's speed": centered_cost,
+    r"At d 64 the error of quantized FP8 is # to #, at d 256 # to #": lambda: [*range_of(64), *range_of(256)],
+    r"the error is # to # with libfa3, # to # with the official FP8 kernel, and # in bf16": lambda: [
         *(f(on_layers(method)) for method in ("ours full", "official") for f in (min, max)),
         max(on_layers("ours bf16")),
     ],

@@ -1,5 +1,6 @@
-"""Every figure of README.md and of this folder's README.md is what the committed files say; and check_claims.py, which
-compares them, finds wrong figures and such without a rule, and measurements that are to be made again."""
+"""Every figure of README.md, of tools/docs/pages and of this folder's README.md is what the committed files say; and
+check_claims.py, which compares them, finds wrong figures and such without a rule, and measurements that are to be made
+again."""
 
 import contextlib
 import io
@@ -13,11 +14,12 @@ from check_claims import agrees, as_written, check, renewed
 
 HOST = """On the host of one H200 the median
 was {:.1f} us and the least {:.1f} us, and the launch of an empty kernel took {:.1f} us."""
-MOST_AHEAD = """{}: on the grid {} forward at {} ({:.2f}) and {} backward at {} ({:.2f}); beyond it {} backward at {}
-({:.2f}), {} with 16 to 577 tokens at {} ({:.2f}) and {} in decoding at {} ({:.2f})."""
-LABEL = "16 to 577 tokens, over the same"
-HEADER = "| card | speed | points | mean | least | below 1 |\n|---|---|---|---|---|---|\n"
-TABLE = HEADER + "| {} | {} | {} | {} | {} | {} |\n"
+MOST_AHEAD = """{}: on the grid, {}'s forward pass at {} ({:.2f}) and {}'s backward pass at {} ({:.2f}); beyond the
+grid, {}'s backward pass at {} ({:.2f}), {}'s forward pass of 16 to 577 tokens at {} ({:.2f}) and {}'s decoding at {}
+({:.2f})."""
+LABEL = ("forward, 16 to 577 tokens", "official FlashAttention-3, cuDNN")
+HEADER = "| card | call | peer | points | mean | least | slower at |\n|---|---|---|---|---|---|---|\n"
+TABLE = HEADER + "| {} | {} | {} | {} | {} | {} | {} |\n"
 
 
 def changed(files, wanted, cells):
@@ -34,7 +36,7 @@ def changed(files, wanted, cells):
 class Claims(unittest.TestCase):
     def setUp(self):
         self.median, self.least, self.launch = claims.host_time("H200")
-        self.points, *ratios, self.ahead = claims.CARD_TABLES["speed"][LABEL]("H200")
+        self.points, *ratios, self.ahead = claims.CARD_TABLES["call"][LABEL]("H200")
         self.mean, self.smallest = (f"{ratio:.2f}" for ratio in ratios)
         self.row = [self.points, self.mean, self.smallest, self.ahead]
 
@@ -58,19 +60,20 @@ class Claims(unittest.TestCase):
 
     def test_wrong_figures(self):
         """Each of them, in sentences and tables, and those without a rule."""
-        host, row = HOST.format(self.median, self.least, self.launch), TABLE.format("H200", LABEL, *self.row)
+        host, row = HOST.format(self.median, self.least, self.launch), TABLE.format("H200", *LABEL, *self.row)
         no_figures = "`--bias 1.5`, [that](a/1.5), 16384 tokens\n```\n1.5 us\n```"
         self.assertEqual(check(f"{host}\n\n{row}\n{no_figures}", set(), None), [])
         for text, *words in (
             (HOST.format(self.median + 0.1, self.least, self.launch), f"is {self.median:.1f}"),
             (HOST.format(self.median, self.least, self.launch + 0.1), f"is {self.launch:.1f}"),
             (host.replace("H200", "H900"), "no such file", "h900/gpu.json"),
-            (TABLE.format("H200", LABEL, self.points + 1, *self.row[1:]), f"{self.points + 1} is {self.points}"),
-            (TABLE.format("H200", LABEL, self.points, "0.01", *self.row[2:]), f"0.01 is {self.mean}"),
-            (TABLE.format("H200", LABEL, *self.row[:3], ""), f"nothing is {self.ahead}"),
+            (TABLE.format("H200", *LABEL, self.points + 1, *self.row[1:]), f"{self.points + 1} is {self.points}"),
+            (TABLE.format("H200", *LABEL, self.points, "0.01", *self.row[2:]), f"0.01 is {self.mean}"),
+            (TABLE.format("H200", *LABEL, *self.row[:3], ""), f"nothing is {self.ahead}"),
             (row.replace(" |\n", " | 1 |\n"), "5 figures, where there are 4"),
-            (TABLE.format("H200", "another", *self.row), "no rule for the row H200 | another"),
-            (TABLE.format("H900", LABEL, *self.row), "cannot be computed: FileNotFoundError"),
+            (TABLE.format("H200", "another", LABEL[1], *self.row), "no rule for the row H200 | another"),
+            (TABLE.format("H200", LABEL[0], "another", *self.row), f"no rule for the row H200 | {LABEL[0]} | another"),
+            (TABLE.format("H900", *LABEL, *self.row), "cannot be computed: FileNotFoundError"),
             ("| a |\n|---|\n| anything | 1.5 |\n", "no rule for the row anything | 1.5"),
             ("It has 12 TFLOP/s.", "no rule for 12"),
             ("It is 3 times as fast.", "no rule for 3"),
@@ -122,8 +125,8 @@ class Claims(unittest.TestCase):
 
     def test_renewed(self):
         """What is wrong is replaced, and no more."""
-        right = HOST.format(self.median, self.least, self.launch) + "\n\n" + TABLE.format("H200", LABEL, *self.row)
-        wrong = HOST.format(1, self.least, 2) + "\n\n" + TABLE.format("H200", LABEL, "?", "10.00", self.row[2], "")
+        right = HOST.format(self.median, self.least, self.launch) + "\n\n" + TABLE.format("H200", *LABEL, *self.row)
+        wrong = HOST.format(1, self.least, 2) + "\n\n" + TABLE.format("H200", *LABEL, "?", "10.00", self.row[2], "")
         self.assertEqual(renewed(wrong, check(wrong, set(), None)), right)
         self.assertEqual(renewed("It has 12 TFLOP/s.", check("It has 12 TFLOP/s.", set(), None)), "It has 12 TFLOP/s.")
 

@@ -1,7 +1,8 @@
-"""The README's examples in C are at most 30 lines, compile as C11 without warnings and run: the first one without a
-driver, the other on the simulated one; where a call fails it says which, and why.
+"""The examples in C of the README and the pages are at most 30 lines, compile as C11 without warnings and run: the
+README's without a driver, the C page's on the simulated one; where a call fails it says which, and why. Other documents
+have none.
 
-Arguments: README.md, the build's libfa3.so, a folder with the simulated libcuda.so.1, include folders, --, C compiler.
+Arguments: the build's libfa3.so, a folder with the simulated libcuda.so.1, include folders, --, C compiler.
 """
 
 import os
@@ -11,10 +12,15 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import examples  # noqa: E402
+
 split = sys.argv.index("--")
-readme, library, simulated, *includes = sys.argv[1:split]
+library, simulated, *includes = sys.argv[1:split]
 compiler = sys.argv[split + 1 :]
-CPU, GPU = re.findall(r"^```c\n(.*?)^```", pathlib.Path(readme).read_text(), re.M | re.S)
+found = examples.examples("c")
+assert {name: len(programs) for name, programs in found.items()} == {"README.md": 1, "c.md": 1}, found
+(CPU,), (GPU,) = found["README.md"], found["c.md"]
 
 
 def build(folder, source, *libraries):
@@ -52,7 +58,7 @@ def failing_driver(folder, program, name, failure):
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     assert run(build(folder, CPU), folder) == (0, "o[0][10][0][0] is 5, the mean of 0 to 10\n", "")
-    wrong = CPU.replace("params.o = fp32(o, heads)", "params.o = fp32(o, 1)")
+    wrong = CPU.replace("params.o = fp32(o, 4)", "params.o = fp32(o, 1)")
     status, output, errors = run(build(folder, wrong), folder)
     assert status == 1 and not output and errors.startswith("invalid argument: o.dim[2] is 1"), errors
 
