@@ -81,7 +81,7 @@ def rule_of(header, cells):
         return rule and (rule, 1, cells[0])
     rule, (card, label) = claims.CARD_TABLES.get(header[1]), cells[:2]
     if isinstance(rule, dict):
-        labels = 3 if header[2] == "peer" else 2
+        labels = 3 if header[2:3] == ["peer"] else 2
         rule = rule.get(label if labels == 2 else tuple(cells[1:3]))
         return rule and ((lambda: rule(card)), labels, ", ".join(cells[:labels]))
     return rule and ((lambda: rule(card, label)), 2, f"{card}, {header[1]}, {label}")
