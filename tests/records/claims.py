@@ -202,7 +202,11 @@ def over_shapes(*cases, **wanted):
 
 
 def over_served(*kinds):
-    return lambda card: summary(served(card, *kinds))
+    def cells(card):
+        return summary(served(card, *kinds))
+
+    cells.kinds = kinds
+    return cells
 
 
 def by_group(name, peers, form=best):

@@ -112,6 +112,19 @@ class Claims(unittest.TestCase):
         label = "d 64 causal, 2 x 512, 8 heads over 1"
         self.assertEqual(claims.farthest(rows, claims.named_beyond), ["the official kernel", label, 0.5])
 
+    def test_named_peers(self):
+        """Of calls in serving.csv those are named that were timed."""
+        names = {"fa3fwd": "official FlashAttention-3", "vfa3": "vLLM's FlashAttention-3", "fa4": "FlashAttention-4",
+                 "vfa4": "FlashAttention-4", "cudnn": "cuDNN", "flex": "FlexAttention", "fi-fa3": "FlashInfer",
+                 "fi-fa2": "FlashInfer", "flashmla": "FlashMLA"}  # fmt: skip
+        calls = {key: rule.kinds for key, rule in claims.CARD_TABLES["call"].items() if hasattr(rule, "kinds")}
+        self.assertGreater(len(calls), 10)
+        for (call, peers), kinds in calls.items():
+            timed = {row["peer"] for row in claims.rows("H100", "serving") if row["kind"] in kinds} - {"libfa3"}
+            timed = {names[peer] for peer in timed if not peer.endswith((":inline", "-contiguous"))}
+            named = peers.replace("official and vLLM's", "official FlashAttention-3, vLLM's").split(", ")
+            self.assertEqual(timed, set(named), call)
+
     def test_official_backward(self):
         """Stands beside the better of the others where it was timed, and nowhere else."""
         cells = claims.CARD_TABLES["backward point"]
