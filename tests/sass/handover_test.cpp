@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "handovers/handovers.h"
 #include "listings.h"
 #include "views/reports.h"
 
