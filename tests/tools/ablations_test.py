@@ -14,7 +14,7 @@ import sys
 
 script, build, simulated = sys.argv[1:]
 tools = pathlib.Path(script).parent
-sys.path[:0] = [str(tools), str(tools / "fa3-bench")]  # where the script finds paper.py, and this test the library
+sys.path[:0] = [str(tools), str(tools / "peers")]  # where the script finds paper.py, and this test the library
 import paper  # noqa: E402
 import prepared  # noqa: E402
 
