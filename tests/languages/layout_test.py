@@ -1,4 +1,4 @@
-"""Are the structs and constants that a program declares by itself those of fa3.h?
+"""Are the structs and constants as a language sees them those of fa3.h as C sees it?
 
 `PROGRAM --layout` prints its structs and constants as its language lays them out:
 

@@ -3,6 +3,8 @@
 Each type is one of P (a pointer or address), I (32 bits: int, int32_t, enumerations) and S (size_t); for a call no more
 is to know. The file may name nothing of fa3_ or FA3_ that the header does not.
 
+declarations.py makes that file from the header; this reads both in its own way, as the programs call few functions.
+
 Arguments: fa3.h, the file.
 """
 

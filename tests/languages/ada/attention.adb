@@ -1,5 +1,6 @@
 --  Attention from Ada: on the CPU, checked against plain double precision, then on a Hopper GPU.
 --
+--    ../declarations.py ada ../../../include/fa3.h fa3.ads layout.adb
 --    gnatmake attention.adb -largs -LFOLDER_OF_LIBFA3
 with Ada.Command_Line;
 with Ada.Exceptions;                        use Ada.Exceptions;

@@ -1,5 +1,6 @@
 !> Attention from Fortran: on the CPU, checked against plain double precision, then on a Hopper GPU.
 !>
+!>   ../declarations.py fortran ../../../include/fa3.h fa3.f90 layout.f90
 !>   gfortran fa3.f90 cuda.f90 layout.f90 attention.f90 -o attention -lfa3
 program attention
   use fa3

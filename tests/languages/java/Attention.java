@@ -6,7 +6,8 @@ import java.lang.foreign.MemorySegment;
 
 /** Attention from Java: on the CPU, checked against plain double precision, then on a Hopper GPU.
  *
- * <pre>javac *.java && LD_LIBRARY_PATH=FOLDER_OF_LIBFA3 java --enable-native-access=ALL-UNNAMED Attention</pre> */
+ * <pre>../declarations.py java ../../../include/fa3.h Fa3.java
+ * javac *.java && LD_LIBRARY_PATH=FOLDER_OF_LIBFA3 java --enable-native-access=ALL-UNNAMED Attention</pre> */
 public final class Attention {
   static final int BATCH = 2, SEQLEN_Q = 40, SEQLEN_K = 48, HEADS = 4, HEADS_KV = 2, HEAD_DIM = 64;
   static final int Q_SIZE = BATCH * SEQLEN_Q * HEADS * HEAD_DIM, KV_SIZE = BATCH * SEQLEN_K * HEADS_KV * HEAD_DIM;

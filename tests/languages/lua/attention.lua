@@ -1,6 +1,7 @@
 #!/usr/bin/env luajit
 -- Attention from LuaJIT: on the CPU, checked against plain double precision, then on a Hopper GPU.
 --
+--   ../declarations.py lua ../../../include/fa3.h fa3.lua layout.lua
 --   LD_LIBRARY_PATH=FOLDER_OF_LIBFA3 luajit attention.lua
 package.path = arg[0]:gsub("[^/]*$", "?.lua;", 1) .. package.path
 local ffi = require("ffi")

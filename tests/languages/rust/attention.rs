@@ -1,5 +1,6 @@
 //! Attention from Rust: forward and backward on the CPU, checked against plain double precision, then on a Hopper GPU.
 //!
+//!     ../declarations.py rust ../../../include/fa3.h fa3_sys.rs layout.rs
 //!     rustc --edition 2021 -O attention.rs -L FOLDER_OF_LIBFA3
 //!
 //! `fa3_sys` declares the library, `fa3` makes calls safe, `cuda` finds the driver when the program runs.
