@@ -14,6 +14,9 @@ text = pathlib.Path(header).read_text()
 
 # A field more at the end of a struct.
 APPENDED = ("\n} fa3_backward_params;", "\n  fa3_tensor more;\n} fa3_backward_params;")
+# A field more before another of that struct, and two of its fields reordered.
+INSERTED = ("  fa3_tensor dv;  ", "  int64_t inserted;\n  fa3_tensor dv;  ")
+REORDERED = ("  int32_t max_seqlen_q;\n  int32_t max_seqlen_k;\n", "  int32_t max_seqlen_k;\n  int32_t max_seqlen_q;\n")
 # What changes, the old text, the new one, and what the check must say.
 CHANGES = [
     ("a comment", "/* ---- status", "/* ---- statuses", SAME),
@@ -26,26 +29,22 @@ CHANGES = [
     ("a parameter's struct", "fa3_combine_check(const fa3_combine_params* params)",
      "fa3_combine_check(const fa3_quantize_params* params)", BROKEN),
     ("a result's type", "FA3_API int fa3_kernel_count(void);", "FA3_API int64_t fa3_kernel_count(void);", BROKEN),
-    ("a field inserted", "  fa3_tensor q, k, v, o, lse;\n  int32_t mask; ",
-     "  fa3_tensor q, k, v, o, lse;\n  int64_t inserted;\n  int32_t mask; ", BROKEN),
-    ("fields of one size reordered", "  fa3_tensor dq, dk, dv;", "  fa3_tensor dk, dq, dv;", BROKEN),
+    ("a field inserted", *INSERTED, BROKEN),
+    ("fields of one size reordered", *REORDERED, BROKEN),
     ("a field resized", "  int32_t mask;        /* fa3_mask */\n"
-     "  float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim), with qv 1/sqrt(head_dim +\n"
-     "                        * head_dim_v) */\n"
-     "  const char* kernel;  /* name",
-     "  int64_t mask;\n  float softmax_scale;\n  int32_t rest;\n  const char* kernel;  /* name", BROKEN),
-    ("a field's type, of the same size", "  int32_t reserved;    /* 0 */", "  float reserved;", BROKEN),
-    ("a field renamed", "  int32_t reserved;    /* 0 */", "  int32_t more;", BROKEN),
-    ("fields removed at the end", "  fa3_tensor alibi_slopes;\n  /* Of e4m3: see below. A tensor of rank 0 is absent. */\n"
-     "  fa3_tensor q_scale, k_scale, v_scale, v_mean, lse_offset;\n} fa3_backward_params;",
+     "  float softmax_scale; /* > 0, at most 2.3e38; 0: 1/sqrt(head_dim), with qv 1/sqrt(head_dim + head_dim_v) */\n",
+     "  int64_t mask;\n  float softmax_scale;\n  int32_t rest;\n", BROKEN),
+    ("a field's type, of the same size", "  int32_t reserved;      /* 0 */\n} fa3_q",
+     "  float reserved;\n} fa3_q", BROKEN),
+    ("a field renamed", "  int32_t reserved;      /* 0 */\n} fa3_q", "  int32_t more;\n} fa3_q", BROKEN),
+    ("fields removed at the end", "  fa3_tensor v_mean;\n  fa3_tensor lse_offset;\n} fa3_backward_params;",
      "} fa3_backward_params;", BROKEN),
-    ("a field appended to fa3_tensor", "  int64_t stride[FA3_MAX_RANK];\n",
-     "  int64_t stride[FA3_MAX_RANK];\n  int64_t more;\n", BROKEN),
+    ("a field appended to fa3_tensor", "  int64_t stride[FA3_MAX_RANK]; ",
+     "  int64_t more;\n  int64_t stride[FA3_MAX_RANK]; ", BROKEN),
     ("a field appended, and one resized", "  char name[64]; ", "  char name[72]; ", BROKEN, "  int64_t pieces; ",
      "  int64_t more; int64_t pieces; "),
-    ("a field appended, and another inserted", *APPENDED, BROKEN,
-     "  fa3_tensor dq, dk, dv;", "  int64_t inserted;\n  fa3_tensor dq, dk, dv;"),
-    ("a field appended, and two reordered", *APPENDED, BROKEN, "  fa3_tensor dq, dk, dv;", "  fa3_tensor dk, dq, dv;"),
+    ("a field appended, and another inserted", *APPENDED, BROKEN, *INSERTED),
+    ("a field appended, and two reordered", *APPENDED, BROKEN, *REORDERED),
     ("an enumerator's value", "FA3_DTYPE_E4M3 = 4", "FA3_DTYPE_E4M3 = 6", BROKEN),
     ("an enumerator removed", "  FA3_ERROR_CUDA = 8,  ", "  ", BROKEN),
     ("a status' value", "FA3_ERROR_UNSUPPORTED = 2", "FA3_ERROR_UNSUPPORTED = 12", BROKEN),
@@ -61,8 +60,8 @@ CHANGES = [
      "{sizeof(fa3_combine_params), 0, ", BROKEN),
     ("the ABI's number", "#define FA3_ABI_VERSION ", "#define FA3_ABI_VERSION 1", BROKEN),
     ("a field appended", *APPENDED, COMPATIBLE),
-    ("a field appended, with its initialiser", "  fa3_tensor o, lse;\n} fa3_combine_params;",
-     "  fa3_tensor o, lse;\n  fa3_tensor more;\n} fa3_combine_params;", COMPATIBLE,
+    ("a field appended, with its initialiser", "\n} fa3_combine_params;",
+     "\n  fa3_tensor more;\n} fa3_combine_params;", COMPATIBLE,
      "{sizeof(fa3_combine_params), 0, FA3_TENSOR_INIT, ", "{sizeof(fa3_combine_params), 0, FA3_TENSOR_INIT, "
      "FA3_TENSOR_INIT, "),
     ("a field appended to the info", "} fa3_kernel_info;", "  int64_t more;\n} fa3_kernel_info;", COMPATIBLE),

@@ -100,6 +100,8 @@ def main():
             "libfa3.so", "libfa3.so.1", f"libfa3.so.{version}", "pkgconfig/fa3.pc", "cmake/fa3/fa3Config.cmake",
             "cmake/fa3/fa3ConfigVersion.cmake", *archives)}
         expected.add(f"{chosen['includedir']}/fa3.h")
+        pages = set(re.findall(r"\b\w+\.md\b", (ROOT / "include/fa3.h").read_text()))
+        expected |= {f"{chosen['datadir']}/doc/fa3/{page}" for page in pages}
         need(found == expected, f"unexpected {sorted(found - expected)}, missing {sorted(expected - found)}")
         check_library(libraries)
         for name in "fa3-bench", "fa3-info":

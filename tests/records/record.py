@@ -15,16 +15,20 @@ import sys
 
 import card
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "languages"))
+import declarations  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = ("include", "ptx", "src")
+SOURCES = ("ptx", "src")
 RENEW = "run tests/gpu/run on a machine with a Hopper GPU and commit what it writes"
 
 
 def source_hash(root=ROOT):
-    """SHA-256 over what runs on a GPU or launches it: the lock of the kernels, which stands for their machine code, and
-    the code of the header, of src and of the headers in ptx that the host shares. Neither where a file lies nor what it
-    includes counts, so that files can move; nor does a comment, nor prose, nor a line of the build."""
-    digests = []
+    """SHA-256 over what runs on a GPU or launches it: the lock of the kernels, which stands for their machine code, what
+    the public header declares, and the code of src and of the headers in ptx that the host shares. Neither where a file
+    lies nor what it includes counts, so that files can move; nor does a comment, nor prose, nor a line of the build."""
+    public = declarations.read((root / "include/fa3.h").read_text())
+    digests = [str((public.enums, public.structs, public.functions))]
     for path in (file for top in SOURCES for file in (root / top).rglob("*") if file.is_file()):
         shared = path.name == "kernels.lock" or path.suffix in (".h", ".def")
         if (shared or "ptx" not in path.relative_to(root).parts) and path.suffix not in (".md", ".build"):

@@ -97,7 +97,7 @@ class Record(unittest.TestCase):
     def test_hash(self):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            files = {"include/fa3.h": "int a;\n", "src/a.cpp": '#include "fa3.h"\nint b;\n', "ptx/a.h": "int c;\n",
+            files = {"include/fa3.h": "enum a {\n  A = 1\n};\n", "src/a.cpp": '#include "fa3.h"\nint b;\n', "ptx/a.h": "int c;\n",
                      "ptx/table/kernels.lock": "0 a\n"}  # fmt: skip
 
             def write(path, text):
@@ -111,10 +111,11 @@ class Record(unittest.TestCase):
                 write(path, "nothing that a launch is made of")
             (root / "ptx/a.h").rename(root / "ptx/b.h")
             write("src/a.cpp", '// A comment.\n#include "deeper/fa3.h"\n\nint b;  // another\n')
+            write("include/fa3.h", "/* A comment. */\nenum a {\n  A = 1 /* another */\n};\n")
             self.assertEqual(record.source_hash(root), first)
             for path in ("include/fa3.h", "src/a.cpp", "ptx/b.h", "ptx/table/kernels.lock"):
                 text = (root / path).read_text()
-                write(path, text + "int more;\n")
+                write(path, text + ("enum b {\n  B = 2\n};\n" if path.startswith("include") else "int more;\n"))
                 self.assertNotEqual(record.source_hash(root), first, path)
                 write(path, text)
             self.assertEqual(record.source_hash(root), first)
