@@ -26,24 +26,27 @@
  * work that is not its own.
  *
  * Conventions. They hold unless a field says otherwise.
- * - Sizes and strides are int64_t. Strides count elements, not bytes. Flags are uint64_t, with bits below bit 31.
+ * - Sizes and strides are int64_t. Strides count elements, not bytes. Flags are uint64_t, with bits below bit 31; bits
+ *   that the library does not know are refused. A pointer is NULL only where this header allows it.
  * - A parameter struct begins with struct_size = sizeof(the struct), at most 4096. Zero means "default" or "none" in
  *   every field except strides. A tensor of rank 0 is absent. Structs have no padding and grow only at their end: a
  *   smaller struct_size (an older client) gives the missing fields their defaults; a larger one (a newer client) is
  *   accepted if every byte beyond this library's struct is zero.
+ * - A field says a tensor's dims, as (outer ... inner), and its dtype. Dims of the same name are equal. Varlen tensors
+ *   have one dim for batch and sequence: the sequences lie one behind the other.
  * - Tensors hold device pointers of the current context's device; those of fa3_reference_... functions hold host
- *   pointers. Each dim times its stride stays below 2^40 bytes; a tensor may have more than 2^31 elements, and one
- *   without elements may have data NULL.
- * - Rows (q, k, v, o, their gradients, caches): the last stride is 1, as TMA loads whole rows, the others are multiples
- *   of 16 bytes and >= 0; data is aligned to 16 bytes. So slices of a packed QKV, padded rows, any order of the outer
- *   dims and broadcasts over them (stride 0) need no copy.
+ *   pointers. Each dim times its stride stays below 2^40 bytes, and tensors stay within the address space. A tensor may
+ *   have more than 2^31 elements; one without elements may have data NULL.
+ * - Tensors of 8 and 16 bits, o, dq, dk and dv of fp32, and others whose fields say so have rows: the last stride is 1,
+ *   as TMA loads whole rows, the others are multiples of 16 bytes and >= 0; data is aligned to 16 bytes. So slices of a
+ *   packed QKV, padded rows, any order of the outer dims and broadcasts over them (stride 0) need no copy.
  * - Other tensors: fp32 ones have any strides >= 0, int32 and int64 ones are contiguous; data is aligned to an element.
- * - Outputs: strides are > 0 and nest. That is, in order of size, each stride is larger than the span of the smaller
- *   ones, the sum of their (dim - 1) * stride, as in every slice, transposition and padding of a packed tensor. Other
- *   strides are refused even where no two elements share an address.
+ * - Outputs: strides are > 0 and nest. That is, in order of size, each is larger than the span of the smaller ones, the
+ *   sum of their (dim - 1) * stride. Those of every slice, transposition and padding of a packed tensor nest. Other
+ *   strides are refused, even where no two elements share an address.
  * - Outputs and the workspace overlap neither each other nor anything that the call reads. They are known to be apart
  *   if their ranges of addresses are, or if they interleave with a common stride, as slices of one buffer do. All else
- *   is refused.
+ *   is refused. Tensors that a call only reads may share memory.
  */
 #ifndef FA3_H
 #define FA3_H
@@ -132,32 +135,30 @@ typedef struct CUstream_st* fa3_stream;
 
 /* ---- forward ----------------------------------------------------------------------------------------------- */
 
-/* What the forward pass computes. Zero-initialise and set struct_size (FA3_FORWARD_PARAMS_INIT does both), fill in.
- *
- * Dims stand as (outer ... inner). Varlen tensors have one dim for batch and sequence: the sequences lie one behind the
- * other. Of the functions only fa3_reference_forward follows data pointers on the host. */
+/* What the forward pass computes. Zero-initialise and set struct_size (FA3_FORWARD_PARAMS_INIT does both), fill in. */
 typedef struct fa3_forward_params {
   size_t struct_size;
   uint64_t flags;      /* fa3_forward_flags */
   fa3_tensor q;        /* (batch, seqlen_q, heads, head_dim), varlen (total_q, heads, head_dim): bf16, fp16 or e4m3 */
-  fa3_tensor k;        /* (batch, seqlen_k, heads_kv, head_dim), varlen (total_k, heads_kv, head_dim), a KV cache
-                        * (pages, page_size, heads_kv, head_dim) with page_table, (entries, seqlen_k, heads_kv,
-                        * head_dim) with cache_batch_idx: q's dtype or e4m3 */
-  fa3_tensor v;        /* as k, with head_dim_v columns: k's dtype or e4m3. e4m3 also as tiles of rank 5: fp8.md */
+  fa3_tensor k;        /* (batch, seqlen_k, heads_kv, head_dim), varlen (total_k, heads_kv, head_dim), with page_table
+                        * (pages, page_size, heads_kv, head_dim), with cache_batch_idx (entries, seqlen_k, heads_kv,
+                        * head_dim): q's dtype or e4m3 */
+  fa3_tensor v;        /* as k, with head_dim_v columns: k's dtype, or e4m3 beside qv, a latent cache: latent.md. With
+                        * e4m3 q also as tiles, of rank 5: fp8.md */
   fa3_tensor o;        /* as q, with head_dim_v columns: q's dtype or fp32; with e4m3 q bf16, fp16 or e4m3 */
-  fa3_tensor lse;      /* (batch, heads, seqlen_q), varlen (heads, total_q): fp32, natural logarithm; absent, or data
-                        * NULL: not wanted */
+  fa3_tensor lse;      /* (batch, heads, seqlen_q), varlen (heads, total_q): fp32, natural logarithm; data NULL, as of
+                        * an absent tensor: not wanted */
   int32_t mask;        /* fa3_mask */
   float softmax_scale; /* > 0, at most 2.3e38; 0: 1/sqrt(head_dim), with qv 1/sqrt(head_dim + head_dim_v) */
   const char* kernel;  /* NULL: the library chooses; else the name of the kernel to run, zero-terminated: c.md */
-  /* FP8: scales and means are fp32; see "FP8" below. */
+  /* Of FP8, all fp32: see "FP8" below. */
   fa3_tensor q_scale;    /* (batch or 1, heads or 1, ceil(seqlen_q / 64) or 1) */
   fa3_tensor k_scale;    /* (batch or 1, heads_kv or 1, ceil(seqlen_k / 64) or 1) */
   fa3_tensor v_scale;    /* as k_scale; of a latent cache as v, its last dim ceil(head_dim_v / 128): latent.md */
   fa3_tensor o_scale;    /* (1): o in memory = O / o_scale */
   fa3_tensor v_mean;     /* (batch, heads_kv, head_dim_v), rows of fp32: added to each row of O that sees a key */
   fa3_tensor lse_offset; /* as lse: added to lse, for K that is stored without a vector */
-  /* Lengths, pages, windows, sinks: see "Lengths" below. All lie on the device, and only the device reads them. */
+  /* Lengths, pages, windows, sinks: see "Lengths" below. Only the device reads what these tensors hold. */
   int32_t window_left;        /* with FA3_MASK_WINDOW at least -1, with FA3_MASK_CHUNK at least 1, otherwise 0 */
   int32_t window_right;       /* with FA3_MASK_WINDOW at least -1, with FA3_MASK_CHUNK 0 or -1, otherwise 0 */
   int32_t max_seqlen_q;       /* the most queries of a sequence: with cu_seqlens_q at least 1, else 0 or q.dim[1] */
@@ -166,14 +167,14 @@ typedef struct fa3_forward_params {
   fa3_tensor sinks;           /* (heads), fp32: exp(sinks[h]) is one more addend in the sum of exponentials */
   fa3_tensor cu_seqlens_q;    /* (batch + 1), int32: sequence b has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 */
   fa3_tensor cu_seqlens_k;    /* (batch + 1), int32: the same of k and v */
-  fa3_tensor seqused_q;       /* (batch), int32: only so many rows of a sequence are in use, the first ones */
+  fa3_tensor seqused_q;       /* (batch), int32: how many of a sequence's queries are in use, the first ones */
   fa3_tensor seqused_k;       /* (batch), int32: the same of keys, padding included; how full a KV cache is */
-  fa3_tensor leftpad_k;       /* (batch), int32: so many of the keys in use, the first ones, are padding */
+  fa3_tensor leftpad_k;       /* (batch), int32: how many of the keys in use, the first ones, are padding */
   fa3_tensor page_table;      /* (batch, pages of a sequence), int32, first stride >= 0 and below 2^31: key j is row
                                * j % page_size of page page_table[b][j / page_size] */
   fa3_tensor cache_batch_idx; /* (batch), int32: sequence b has the keys of entry cache_batch_idx[b] of k and v */
   const void* schedule;       /* NULL, or what fa3_forward_schedule wrote, aligned to 16 bytes */
-  size_t schedule_bytes;      /* of the memory that `schedule` points to */
+  size_t schedule_bytes;      /* of the memory that `schedule` points to; 0 without */
   float softcap;              /* finite and > 0: scores become softcap * tanh(score / softcap); 0: none */
   int32_t reserved;           /* 0 */
   fa3_tensor alibi_slopes;    /* (heads) or (batch, heads), fp32: query i's score for key j gets
@@ -190,7 +191,6 @@ typedef struct fa3_forward_params {
  * - seqlen_q and seqlen_k may differ; each is at most INT32_MAX - 1024. batch * heads * ceil(seqlen_q / block_q)
  *   (fa3_kernel_info) is at most INT32_MAX - 65536. More is FA3_ERROR_UNSUPPORTED. batch, heads or seqlen_q of 0:
  *   nothing to compute, FA3_OK.
- * - v may share its memory with k.
  *
  * Results
  * - A row that sees no key has O = 0 and LSE = -inf.
@@ -203,8 +203,11 @@ typedef struct fa3_forward_params {
  * - A sequence's seqlen_q and seqlen_k are what cu_seqlens, seqused and leftpad_k leave of it. Positions, masks and
  *   ALiBi count from its first query and its first key behind the padding. batch is cu_seqlens_q.dim[0] - 1, else
  *   q.dim[0].
- * - Kernel, workspace and grid follow from the maxima. Rows of o and lse that belong to no sequence, or are not in use,
- *   are left as they are.
+ * - The choice of the kernel, the workspace and the grid follow from the maxima, not from lengths.
+ * - Rows of o and lse that belong to no sequence, or are not in use, are left as they are.
+ * - A call plans lengths (on the device, for kernels of its own) if it has lengths, a max_seqlen_k below k.dim[1],
+ *   page_table, cache_batch_idx, a window, a chunk, sinks, softcap, alibi_slopes, qv, head dimensions above 256, o of
+ *   fp32, e4m3 k under 16-bit q, FA3_FLAG_BATCH_INVARIANT or FA3_FLAG_CENTERED_K.
  * - Whatever numbers lie in device memory, nothing outside of the tensors is read or written. Of a sequence longer than
  *   its maximum the first rows are taken, of one that reaches out of its tensor the rows inside; a negative length is
  *   0; a page or cache entry that does not exist is not read. Results of a sequence with such numbers mean nothing;
@@ -213,38 +216,36 @@ typedef struct fa3_forward_params {
  *   the table behind a sequence's keys are not read, nor those of pages that end 128 keys or more before the first key
  *   that a query of the sequence sees. What lies in keys, rows of pages and entries of the table that a sequence does
  *   not use, NaN included, reaches none of its results.
- * - total_q, total_k and the maxima are at most 2^30 - 2048. Work items (fa3_kernel_info.pieces) on any number of
- *   multiprocessors are at most INT32_MAX - 65536, rows of partial results with FA3_FLAG_BATCH_INVARIANT at most
- *   INT32_MAX. More is FA3_ERROR_UNSUPPORTED.
+ * - In a call that plans lengths total_q, total_k and each sequence's maxima are at most 2^30 - 2048, work items
+ *   (fa3_kernel_info.pieces) on any number of multiprocessors at most INT32_MAX - 65536, and rows of partial results
+ *   with FA3_FLAG_BATCH_INVARIANT at most INT32_MAX. More is FA3_ERROR_UNSUPPORTED.
  *
  * Scores
+ * - softcap changes the scores, softmax_scale * q_i . k_j (with qv: latent.md), before ALiBi does, and ALiBi before the
+ *   mask. Slopes are >= 0 and at most 1e25 * softmax_scale; with others results of their head mean nothing.
  * - A sink makes O smaller, and LSE includes it. A row that sees no key has O = 0 and LSE = sinks[h]. -inf is no sink;
  *   NaN or +inf makes results of the head mean nothing.
- * - softcap comes first, then ALiBi, then the mask. Slopes are >= 0 and at most 1e25 * softmax_scale; with others
- *   results of their head mean nothing.
  *
  * FP8 (the paper's section 3.3; fa3_quantize makes all of it, and fp8.md explains it)
  * - An element of e4m3 q, k and v is the number in memory times its scale. Scales are one for the tensor (dims of 1),
- *   for each head of each batch entry, or for each block of FA3_SCALE_ROWS rows; q_scale, k_scale and v_scale are
- *   required with e4m3 q, k and v, o_scale with e4m3 o, and refused without. Their strides are below 2^31.
+ *   for each head of each batch entry, or for each block of FA3_SCALE_ROWS rows. q_scale, k_scale and v_scale are
+ *   required with e4m3 q, k and v, o_scale with e4m3 o, and refused without, as are v_mean and lse_offset without e4m3
+ *   q. Strides of all of these are below 2^31.
  * - Scales are read when the kernels run. They must be > 0 and finite; with others, what depends on them means nothing.
  *   fa3_reference_forward refuses them.
- * - With lengths or pages scales are (batch or 1, heads or 1, 1), and batch counts sequences, in v_mean, too.
+ * - In a call that plans lengths scales are (batch or 1, heads or 1, 1), and batch counts sequences, in v_mean, too.
  * - bf16 or fp16 q over e4m3 k and v, an e4m3 KV cache, computes in fp16, as exactly as over fp16 k and v that hold the
- *   same numbers. k_scale and v_scale are as with lengths; the other tensors of FP8 are absent.
- * - v alone of e4m3, beside qv, is a latent cache: latent.md.
+ *   same numbers. It has k_scale and v_scale; the other tensors of FP8 are absent.
  *
  * Not together (FA3_ERROR_UNSUPPORTED)
  * | this                                              | with                                                        |
  * |---------------------------------------------------|-------------------------------------------------------------|
  * | page_table                                        | cu_seqlens_k, leftpad_k, cache_batch_idx                    |
  * | cache_batch_idx                                   | cu_seqlens_k                                                |
- * | scales of blocks, v as tiles, FA3_FLAG_TWO_LEVEL  | any length, page_table, cache_batch_idx, window, chunk,     |
- * |                                                   | sinks, softcap, alibi_slopes, FA3_FLAG_BATCH_INVARIANT      |
- * | alibi_slopes                                      | e4m3, FA3_MASK_CHUNK, FA3_FLAG_BATCH_INVARIANT, qv, head    |
- * |                                                   | dimensions above 256                                        |
+ * | scales of blocks, v as tiles, FA3_FLAG_TWO_LEVEL  | whatever makes the call plan lengths                        |
+ * | alibi_slopes                                      | e4m3, FA3_MASK_CHUNK, FA3_FLAG_BATCH_INVARIANT              |
  * | softcap                                           | e4m3 under 16-bit q (KV cache, latent cache), lse_offset    |
- * | e4m3 q or k                                       | qv, head dimensions above 256                               |
+ * | qv, head dimensions above 256                     | e4m3 q or k, alibi_slopes                                   |
  * | qv                                                | head_dim above 64                                           |
  * | o of fp32 (only fa3_reference_forward takes it)   | e4m3, softcap, alibi_slopes, qv, head dimensions above 256  |
  * | head_dim above 512 (only the reference takes it)  | v that is not part of k, as latent.md says                  |
@@ -273,7 +274,8 @@ enum fa3_forward_flags {
    * does not shrink where V has a mean (accuracy.md). Slower. */
   FA3_FLAG_TWO_LEVEL = 2,
   /* A sequence's bits depend on its own queries, keys and mask and on the call's heads, head dimensions and dtype: not
-   * on the sequences beside it, nor on the maxima, nor on how many of its queries come in one call. Slower. */
+   * on the sequences beside it, nor on the maxima, nor on how many of its queries come in one call (with the keys up to
+   * the last of them). Slower. */
   FA3_FLAG_BATCH_INVARIANT = 4,
   /* fa3_backward only: a more exact dq where keys have a mean. */
   FA3_FLAG_CENTERED_K = 8,
@@ -287,9 +289,9 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
 
 /* Bytes of workspace that fa3_forward needs on a device of so many multiprocessors, from 1 to 1024 (H100 SXM and H200
  * have 132). 0 means the current context's device; the status is fa3_forward's if there is none or it is of the wrong
- * kind. The size follows from shapes, maxima and multiprocessors only, never from data or lengths (lse counts as wanted
- * if its data is not NULL). It is FA3_FORWARD_WORKSPACE_BYTES where neither keys are split nor lengths are planned nor
- * v is converted: c.md, "Workspace and memory". */
+ * kind. The size follows from shapes, maxima and multiprocessors only. Data pointers are not looked at, except that lse
+ * is wanted if its data is not NULL. It is FA3_FORWARD_WORKSPACE_BYTES where neither keys are split nor lengths planned
+ * nor k and v converted: c.md, "Workspace and memory". */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -299,16 +301,15 @@ FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, 
  * - workspace: device memory of at least the size above for this device's multiprocessors, aligned to 16 bytes. Its
  *   contents need no initialisation and mean nothing between calls: calls of different parameters may use the same one,
  *   as large as the largest needs. Calls that may run at the same time need one each.
- * - Lifetimes: params may go when the call returns. The memory of tensors, schedule and workspace stays, and what is
- *   read of it unchanged, until what was enqueued has run; for a captured call until the graph has run for the last
- *   time.
+ * - Lifetimes: params may go when the call returns. The memory of tensors, schedule and workspace stays, and what the
+ *   call reads there unchanged, until what was enqueued has run; with a captured call until the graph's last run ended.
  * - Capture: allowed after fa3_preload in this context; a kernel that the library does not choose by itself must have
  *   run in the context before. A graph reads lengths, page tables and sinks when it runs, so it may be replayed with
  *   other numbers within the maxima. As it holds its workspace, it does not run twice at the same time. */
 FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes,
                                fa3_stream stream);
 
-/* Bytes of a schedule for these parameters, as fa3_forward_workspace_size. 0 if the call plans no lengths. */
+/* Bytes of a schedule for these parameters, as fa3_forward_workspace_size; 0 if the call plans no lengths. */
 FA3_API fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 /* Enqueues on `stream` the pass that plans these parameters' lengths, which fa3_forward else does in each call, and
  * returns. `schedule` is device memory of at least the size above, aligned to 16 bytes, not initialised; where the size
@@ -325,15 +326,14 @@ FA3_API fa3_status fa3_forward_schedule(const fa3_forward_params* params, void* 
                                         fa3_stream stream);
 
 /* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's). All
- * pointers are host pointers. It is the oracle of the library's tests, and a way to try the API without a GPU. It does
- * not look at `kernel` and `schedule`.
+ * pointers are host pointers. `kernel` and `schedule` are not looked at.
  * threads: how many host threads, the calling one among them (at most 256 are used); 0 for one per core that this
- * process may use (affinity mask and CPU quotas). Each needs 1.8 MB of memory during the call, and a call with lengths,
- * pages, windows or sinks 8 bytes for each sequence; FA3_ERROR_OUT_OF_MEMORY if it cannot be had, and then nothing is
- * written. O has the same bits whatever the number of threads and the machine. Two cores take about 60 ms for 1024
- * tokens with 8 heads of 128.
- * It takes more than the device: q, k and v of fp32 (with any head dimensions, from 1 on), o of another dtype than q,
- * any stride of head_dim, negative strides, any alignment of the elements' size. */
+ * process may use (affinity mask and CPU quotas). Each needs 1.8 MB of memory during the call, and a call that plans
+ * lengths 8 bytes for each sequence; without that memory the call is FA3_ERROR_OUT_OF_MEMORY and writes nothing. O has
+ * the same bits whatever the number of threads and the machine.
+ * It takes more than the device: q, k and v of fp32 (with any head dimensions from 1 to 576 and 512), o of another
+ * dtype than q, any stride of head_dim, negative strides, any alignment of the elements' size. More rows of all heads
+ * than int64_t counts are FA3_ERROR_UNSUPPORTED, here and in fa3_reference_backward. */
 FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);
 
 /* ---- backward ---------------------------------------------------------------------------------------------- */
@@ -369,7 +369,7 @@ typedef struct fa3_backward_params {
   int32_t window_right;
   fa3_tensor sinks;        /* (heads), fp32; read only for dsinks, as lse includes sinks */
   fa3_tensor dsinks;       /* (heads), fp32, only with sinks; absent: not wanted. Receives the sum over all rows:
-                            * dsinks_h = -sum_i exp(sinks_h - LSE_i) * D_i */
+                            * dsinks_h = -sum_i exp(sinks_h - LSE_i) * D_i, with a sink of -inf 0 */
   fa3_tensor cu_seqlens_q; /* (batch + 1), int32 */
   fa3_tensor cu_seqlens_k; /* (batch + 1), int32 */
   fa3_tensor seqused_q;    /* (batch), int32 */
@@ -394,21 +394,20 @@ typedef struct fa3_backward_params {
  * - Rows that are not in use, behind seqused_q or seqused_k, and behind max_seqlen_k where k is not varlen, have
  *   gradients of 0 and are not read. Rows of no sequence, and those of a sequence behind its maximum, are left as they
  *   are. Wrong lengths: as for a forward call, and other sequences keep theirs unless it claims their rows of q or k.
- * - NaN and infinities: accuracy.md.
+ * - NaN and infinities are in accuracy.md, gradients of e4m3 in fp8.md.
  * - dk, dv and dsinks have the same bits whenever the call is repeated on the same kind of device; so has dq where
  *   head_dim or head_dim_v is above 128. Elsewhere dq is a sum in no fixed order, except with FA3_FLAG_DETERMINISTIC.
  * - FA3_FLAG_CENTERED_K takes the keys' mean out of the rounding errors of dq (training.md). lse must be of exactly the
  *   call's keys: where keys are split between calls (context parallelism) dq means nothing.
  * - Gradients of fp32 are the sums that else would be rounded. FA3_FLAG_ACCUMULATE adds them to what is there, each sum
  *   rounded once, and leaves what is there where a gradient would be 0; dsinks is never added.
- * - e4m3: gradients are those of the numbers that the forward pass computed with (rounding counts as the identity):
- *   fp8.md, "Gradients".
- * - FA3_ERROR_UNSUPPORTED, but not of fa3_reference_backward: batch * heads * seqlen_q beyond INT32_MAX, seqlen_q
- *   rounded up to block_q; batch * heads_kv * ceil(seqlen_k / block_kv) beyond INT32_MAX / 2, of fp32 gradients / 8;
- *   with lengths, windows, chunks or sinks rows of all sequences and heads, each sequence's rounded up, beyond
- *   INT32_MAX, or those of one head beyond 2^30 - 2048, and a batched tensor that spans 2^31 - 1 steps or more, a step
- *   being the greatest common divisor of the distances of its rows and of its batch entries (so 32 GB are always
- *   accepted); of e4m3 rows of all heads of q, or of k, beyond INT32_MAX - 65536.
+ * - FA3_ERROR_UNSUPPORTED, except of fa3_reference_backward, is more than
+ *   - INT32_MAX for batch * heads * seqlen_q, with seqlen_q rounded up to block_q
+ *   - INT32_MAX / 2, with gradients of fp32 INT32_MAX / 8, for batch * heads_kv * ceil(seqlen_k / block_kv)
+ *   - INT32_MAX - 65536 for rows of all heads of e4m3 q, and for those of k
+ *   - in a call that plans lengths: INT32_MAX for rows of all sequences and heads, each sequence's rounded up;
+ *     2^30 - 2048 for batch, and for rows of one head; 2^31 - 2 for the steps that a batched tensor spans, a step being
+ *     the greatest common divisor of the distances of its rows and of its batch entries (32 GB are always accepted)
  *
  * Not together (FA3_ERROR_UNSUPPORTED)
  * | this                          | with                                                                     |
@@ -416,7 +415,7 @@ typedef struct fa3_backward_params {
  * | FA3_FLAG_CENTERED_K           | sinks, dlse, softcap, alibi_slopes                                       |
  * | alibi_slopes                  | e4m3, FA3_MASK_CHUNK                                                     |
  * | softcap                       | lse_offset                                                               |
- * | scales of blocks, v as tiles  | lengths, window, chunk, sinks, softcap, FA3_FLAG_CENTERED_K              |
+ * | scales of blocks, v as tiles  | whatever makes the call plan lengths                                     |
  * | dsinks                        | v_mean, lse_offset (fa3_reference_backward has that)                     |
  * There is no backward pass of pages, left padding, cache entries, qv and FA3_FLAG_BATCH_INVARIANT. */
 
@@ -439,9 +438,8 @@ FA3_API fa3_status fa3_backward(const fa3_backward_params* params, void* workspa
                                 fa3_stream stream);
 
 /* The gradients on the CPU: float64 arithmetic on the given inputs, each gradient rounded once. All pointers are host
- * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB of memory during the call, and a call with
- * lengths, windows, chunks or sinks 16 bytes for each sequence. Gradients have the same bits whatever the number of
- * threads and the machine. Two cores take about half a second for 1024 tokens with 8 heads of 128.
+ * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB of memory during the call, and a call that plans
+ * lengths 16 bytes for each sequence. Gradients have the same bits whatever the number of threads and the machine.
  * It takes more than the device: q, k and v of fp32 (with any head dimensions from 1 to 256), o, dout, dq, dk and dv
  * each of any of the three dtypes (beside e4m3, too), any stride of head_dim, negative strides, any alignment of the
  * elements' size. FA3_FLAG_CENTERED_K changes nothing there. */
@@ -449,8 +447,7 @@ FA3_API fa3_status fa3_reference_backward(const fa3_backward_params* params, int
 
 /* ---- quantization ------------------------------------------------------------------------------------------ */
 
-/* Makes e4m3 tensors with their scales for the forward pass, from bf16 or fp16. x is read once, or twice for a mean or
- * for scales of more than 64 rows:
+/* Makes e4m3 tensors with their scales for the forward pass, from bf16 or fp16:
  *
  *   y = round((transform(rotary(x)) - mean) / scale),   scale = amax / 448 */
 typedef struct fa3_quantize_params {
@@ -466,7 +463,8 @@ typedef struct fa3_quantize_params {
   fa3_tensor rotary_cos; /* (seqlen, rotary_dim / 2), rows of fp32, with rotary_sin: rotary embedding of the first
                           * rotary_dim columns, a multiple of 16, before anything else */
   fa3_tensor rotary_sin; /* as rotary_cos */
-  fa3_tensor k_mean;     /* (batch, heads_kv, head_dim), fp32, last stride 1, with lse_offset, for q: K's `mean` */
+  fa3_tensor k_mean;     /* (batch, heads_kv, head_dim), fp32, last stride 1, with lse_offset, for q: K's `mean`. heads
+                          * is a multiple of heads_kv */
   fa3_tensor lse_offset; /* (batch, heads, seqlen), fp32, with k_mean: softmax_scale * x' . k_mean, with x' the
                           * transformed row before rounding: what the forward pass adds to its LSE */
   float softmax_scale;   /* for lse_offset: as in fa3_forward_params */
@@ -477,10 +475,12 @@ typedef struct fa3_quantize_params {
   {sizeof(fa3_quantize_params), 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,          \
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0}
 
-/* - Where a NaN or an infinity is to be rounded, the scale is computed from the other elements; NaN stays NaN,
+/* The contract of a quantization
+ * - Where a NaN or an infinity is to be rounded, the scale is computed from the other elements; NaN stays NaN,
  *   infinities become +-448. Sums over a row or the sequence are meant to stay below 2^127.
  * - seqlen is at most INT32_MAX - 1024, batch * heads * ceil(seqlen / 64) at most INT32_MAX - 65536; more is
  *   FA3_ERROR_UNSUPPORTED. Empty tensors: nothing to compute, FA3_OK; not all of their strides are looked at. */
+
 enum fa3_quantize_flags {
   /* The paper's incoherent processing, for q and k with the same seed: random signs of the columns, then an orthogonal
    * Hadamard matrix. Q K^T, O and LSE stay what they were. fp8.md, "Incoherent processing", defines both. */
@@ -524,11 +524,12 @@ typedef struct fa3_append_params {
   fa3_tensor cache_seqlens;    /* (batch), int32: the keys that are there before the call, left padding included: row i
                                 * of sequence b becomes key cache_seqlens[b] + i. Not changed */
   fa3_tensor cu_seqlens_new;   /* (batch + 1), int32: sequence b has rows cu_seqlens_new[b] to cu_seqlens_new[b + 1] - 1
-                                * of the varlen tensors; without, each row stands for itself */
+                                * of the varlen tensors, which alone may have it; without, each row stands for itself */
   fa3_tensor seqused_new;      /* (batch), int32: only the first seqused_new[b] rows of sequence b are new */
   fa3_tensor page_table;       /* (batch, pages of a sequence), int32, first stride >= 0: position p is key
                                 * p % cache_rows of page page_table[b][p / cache_rows] */
-  fa3_tensor cache_batch_idx;  /* (batch), int32: sequence b has k_cache[cache_batch_idx[b]]; absent: k_cache[b] */
+  fa3_tensor cache_batch_idx;  /* (batch), int32: sequence b has k_cache[cache_batch_idx[b]]; absent: k_cache[b], and
+                                * caches is batch */
   fa3_tensor slot_mapping;     /* (rows), int32 or int64, in place of cache_seqlens, page_table and cache_batch_idx: row
                                 * i becomes key slot % cache_rows of k_cache[slot / cache_rows]; negative: left out */
   fa3_tensor q;                /* (batch, rows, heads, head_dim), varlen (rows, heads, head_dim): as k */
@@ -536,8 +537,9 @@ typedef struct fa3_append_params {
   fa3_tensor rotary_cos;       /* (positions, rotary_dim / 2), rows of fp32, with rotary_sin: of the first rotary_dim
                                 * columns of k and q, a multiple of 16 */
   fa3_tensor rotary_sin;       /* as rotary_cos */
-  fa3_tensor rotary_positions; /* (batch), or (rows) where rows stand for themselves, int32 or int64: row i is rotated
-                                * by position rotary_positions[b] + i; absent: by its place, cache_seqlens[b] + i */
+  fa3_tensor rotary_positions; /* (batch), or (rows) where rows stand for themselves, int32 or int64, with rotary_cos:
+                                * row i is rotated by position rotary_positions[b] + i, or rotary_positions[i]; absent:
+                                * by its place, cache_seqlens[b] + i */
   fa3_tensor k_scale;          /* (batch or 1, heads_kv or 1, 1), fp32: required with an e4m3 k_cache, else refused */
   fa3_tensor v_scale;          /* (batch or 1, heads_kv or 1, 1), fp32: the same of v_cache */
   fa3_tensor q_scale;          /* (batch or 1, heads or 1, 1), fp32: the same of q_out */
@@ -549,9 +551,12 @@ typedef struct fa3_append_params {
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,              \
    FA3_TENSOR_INIT}
 
-/* - head_dim and head_dim_v are multiples of 8 up to 1024, of 16 where the output is e4m3.
- * - page_table and cache_batch_idx do not go together. With slot_mapping caches * cache_rows is below 2^31. Rows that
- *   stand for themselves need slot_mapping and, where they are rotated, rotary_positions.
+/* The contract of an append call
+ * - head_dim and head_dim_v are multiples of 8 up to 1024, of 16 where the output is e4m3.
+ * - k needs cache_seqlens or slot_mapping. page_table, cache_batch_idx and slot_mapping need k; the first two do not go
+ *   together (FA3_ERROR_UNSUPPORTED). Rotation without cache_seqlens needs rotary_positions.
+ * - slot_mapping is for varlen rows that stand for themselves; caches * cache_rows is below 2^31 then, more is
+ *   FA3_ERROR_UNSUPPORTED. Such rows have no sequences, so no other tensor of (batch).
  * - Rounding: a quotient is rounded to float32, then to e4m3 (to nearest even; infinities and what exceeds 448 become
  *   +-448, NaN stays NaN). All else is float32, rounded once; columns of 16 bits that are not rotated are copied bit by
  *   bit. Scales are normal numbers > 0; with others what is written means nothing.
@@ -562,6 +567,7 @@ typedef struct fa3_append_params {
  *   where they should not. If two rows have the same place, either may stand there, or some of both.
  * - rows (of all sequences together) are at most INT32_MAX - 65536, and so are the warps that a call takes, about one
  *   for each 2 KB of a row; more is FA3_ERROR_UNSUPPORTED. Nothing to write: FA3_OK. */
+
 enum fa3_append_flags {
   FA3_APPEND_ROTARY_INTERLEAVED = 1 /* pairs of columns: as FA3_QUANTIZE_ROTARY_INTERLEAVED */
 };
