@@ -21,9 +21,8 @@
  * - works without a GPU and without a driver, except fa3_preload, fa3_forward, fa3_forward_schedule, fa3_backward,
  *   fa3_quantize, fa3_append, fa3_combine, and questions about the current context's device.
  *
- * What goes wrong on the device (a wrong address, for example) shows later, as with any kernel: as the error of the
- * first driver call that notices it. A later call of this library may be that one, and then returns FA3_ERROR_CUDA for
- * work that is not its own.
+ * What goes wrong on the device (a wrong address, say) shows later, as the error of the first driver call that notices
+ * it. That may be a later call of this library, which then returns FA3_ERROR_CUDA for work that is not its own.
  *
  * Conventions. They hold unless a field says otherwise.
  * - Sizes and strides are int64_t. Strides count elements, not bytes. Flags are uint64_t, with bits below bit 31; bits
@@ -135,7 +134,7 @@ typedef struct CUstream_st* fa3_stream;
 
 /* ---- forward ----------------------------------------------------------------------------------------------- */
 
-/* What the forward pass computes. Zero-initialise and set struct_size (FA3_FORWARD_PARAMS_INIT does both), fill in. */
+/* Parameters of the forward pass. Zero-initialise and set struct_size (FA3_FORWARD_PARAMS_INIT does both), fill in. */
 typedef struct fa3_forward_params {
   size_t struct_size;
   uint64_t flags;      /* fa3_forward_flags */
@@ -158,15 +157,15 @@ typedef struct fa3_forward_params {
   fa3_tensor o_scale;    /* (1): o in memory = O / o_scale */
   fa3_tensor v_mean;     /* (batch, heads_kv, head_dim_v), rows of fp32: added to each row of O that sees a key */
   fa3_tensor lse_offset; /* as lse: added to lse, for K that is stored without a vector */
-  /* Lengths, pages, windows, sinks: see "Lengths" below. Only the device reads what these tensors hold. */
+  /* Lengths, pages, windows, sinks: see "Lengths" below. Of fa3_forward only the device reads these tensors. */
   int32_t window_left;        /* with FA3_MASK_WINDOW at least -1, with FA3_MASK_CHUNK at least 1, otherwise 0 */
   int32_t window_right;       /* with FA3_MASK_WINDOW at least -1, with FA3_MASK_CHUNK 0 or -1, otherwise 0 */
   int32_t max_seqlen_q;       /* the most queries of a sequence: with cu_seqlens_q at least 1, else 0 or q.dim[1] */
   int32_t max_seqlen_k;       /* the most keys of a sequence: with cu_seqlens_k at least 1, else up to what k has for a
                                * sequence (k.dim[1], with pages page_table.dim[1] * k.dim[1]), of which 0 means all */
-  fa3_tensor sinks;           /* (heads), fp32: exp(sinks[h]) is one more addend in the sum of exponentials */
+  fa3_tensor sinks;           /* (heads), fp32: exp(sinks[h]) is one more addend in head h's sums of exponentials */
   fa3_tensor cu_seqlens_q;    /* (batch + 1), int32: sequence b has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 */
-  fa3_tensor cu_seqlens_k;    /* (batch + 1), int32: the same of k and v */
+  fa3_tensor cu_seqlens_k;    /* (batch + 1), int32: the same of k and v; tensors with such prefix sums are varlen */
   fa3_tensor seqused_q;       /* (batch), int32: how many of a sequence's queries are in use, the first ones */
   fa3_tensor seqused_k;       /* (batch), int32: the same of keys, padding included; how full a KV cache is */
   fa3_tensor leftpad_k;       /* (batch), int32: how many of the keys in use, the first ones, are padding */
@@ -216,7 +215,7 @@ typedef struct fa3_forward_params {
  *   the table behind a sequence's keys are not read, nor those of pages that end 128 keys or more before the first key
  *   that a query of the sequence sees. What lies in keys, rows of pages and entries of the table that a sequence does
  *   not use, NaN included, reaches none of its results.
- * - In a call that plans lengths total_q, total_k and each sequence's maxima are at most 2^30 - 2048, work items
+ * - In a call that plans lengths total_q, total_k and a sequence's queries and keys are at most 2^30 - 2048, work items
  *   (fa3_kernel_info.pieces) on any number of multiprocessors at most INT32_MAX - 65536, and rows of partial results
  *   with FA3_FLAG_BATCH_INVARIANT at most INT32_MAX. More is FA3_ERROR_UNSUPPORTED.
  *
@@ -531,7 +530,8 @@ typedef struct fa3_append_params {
   fa3_tensor cache_batch_idx;  /* (batch), int32: sequence b has k_cache[cache_batch_idx[b]]; absent: k_cache[b], and
                                 * caches is batch */
   fa3_tensor slot_mapping;     /* (rows), int32 or int64, in place of cache_seqlens, page_table and cache_batch_idx: row
-                                * i becomes key slot % cache_rows of k_cache[slot / cache_rows]; negative: left out */
+                                * i, whose slot is s = slot_mapping[i], becomes key s % cache_rows of
+                                * k_cache[s / cache_rows]; s < 0: left out */
   fa3_tensor q;                /* (batch, rows, heads, head_dim), varlen (rows, heads, head_dim): as k */
   fa3_tensor q_out;            /* as q: its dtype or e4m3; may be q itself, with the same strides */
   fa3_tensor rotary_cos;       /* (positions, rotary_dim / 2), rows of fp32, with rotary_sin: of the first rotary_dim
@@ -556,7 +556,7 @@ typedef struct fa3_append_params {
  * - k needs cache_seqlens or slot_mapping. page_table, cache_batch_idx and slot_mapping need k; the first two do not go
  *   together (FA3_ERROR_UNSUPPORTED). Rotation without cache_seqlens needs rotary_positions.
  * - slot_mapping is for varlen rows that stand for themselves; caches * cache_rows is below 2^31 then, more is
- *   FA3_ERROR_UNSUPPORTED. Such rows have no sequences, so no other tensor of (batch).
+ *   FA3_ERROR_UNSUPPORTED. Such rows have no sequences, so none of the tensors of (batch).
  * - Rounding: a quotient is rounded to float32, then to e4m3 (to nearest even; infinities and what exceeds 448 become
  *   +-448, NaN stays NaN). All else is float32, rounded once; columns of 16 bits that are not rotated are copied bit by
  *   bit. Scales are normal numbers > 0; with others what is written means nothing.
@@ -651,7 +651,7 @@ typedef struct fa3_kernel_info {
   int32_t grid;                /* CTAs of this launch */
   int32_t multiprocessors;     /* that the call is planned for */
   int64_t tiles;               /* blocks of queries (of keys, where a backward kernel has those) of all heads, without
-                                * some that see no key; with lengths and the like the most that there may be */
+                                * some that see no key; where the call plans lengths the most that there may be */
   int64_t pieces;              /* work items: what CTAs take one by one, tiles or parts of tiles that are split along
                                 * the keys. As of tiles, the most that there may be */
 } fa3_kernel_info;
