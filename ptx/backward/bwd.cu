@@ -19,14 +19,14 @@
 #include "../isa/tma.cuh"
 #include "../tile/shared.cuh"
 #include "ahead.cuh"
-#include "gemm.cuh"
-#include "others.cuh"
-#include "producer.cuh"
-#include "scores.cuh"
+#include "earlier_dq.cuh"
 #include "smem.cuh"
-#include "store.cuh"
-#include "unrounded_keys.cuh"
-#include "work.cuh"
+#include "tile/gemm.cuh"
+#include "tile/producer.cuh"
+#include "tile/scores.cuh"
+#include "tile/store.cuh"
+#include "tile/unrounded_keys.cuh"
+#include "tile/work.cuh"
 
 namespace fa3 {
 using namespace ptx;
@@ -171,9 +171,9 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
       if (one_lane) arrive(smem.empty_dout[use.index]);
       use.next<query_stages>();
     };
-    // Float32 of packed lengths leaves before dQ of others takes its registers. With softcap it has the rest of the way
-    // for itself, as these rows spill otherwise, and no dQ of others is to be rounded then. Rows without softcap have
-    // one way for all, as with two the main loop has another order at d 64 (measured: 1.7%).
+    // Float32 of packed lengths leaves before dQ of earlier heads takes its registers. With softcap it has the rest of
+    // the way for itself, as these rows spill otherwise, and no dQ of earlier heads is to be rounded then. Rows without
+    // softcap have one way for all, as with two the main loop has another order at d 64 (measured: 1.7%).
     constexpr bool apart = own_lengths && has(Trait::softcap);
     const bool rounded = rounds_keys(p);
     if (own_lengths && !rounded) store(smem.claims.read_by_warp(n));
@@ -186,17 +186,17 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
       continue;
     }
 
-    // dQ of others: the first loads are under way while dV and dK are staged. With an object that walks through all
-    // strips, ptxas put 25 to 40% of the main loop's exponentials behind the issue of dP, with these numbers 97%: that
-    // is worth 2% at d 128.
+    // dQ of earlier heads: the first loads are under way while dV and dK are staged. With an object that walks through
+    // all strips, ptxas put 25 to 40% of the main loop's exponentials behind the issue of dP, with these numbers 97%:
+    // that is worth 2% at d 128.
     wait(smem.sums_ready, n & 1);
     const int same_number = smem.claims.read_by_warp(n);  // read again, not kept in a register
-    const Others others(p, same_number);
+    const EarlierDq earlier(p, same_number);
     __syncwarp();
     if (one_lane) smem.claims.release(n);
-    int i = others.first + 4 * warpgroup + warp;
-    const bool rounds = i < others.end;
-    const Strip strip = others.strip(p, i);
+    int i = earlier.first + 4 * warpgroup + warp;
+    const bool rounds = i < earlier.end;
+    const Strip strip = earlier.strip(p, i);
     float4 x[in_flight] = {};
     if (rounds) strip.load(x, 0);
 
@@ -214,7 +214,7 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     if (!rounds) continue;
     strip.store(p, x, 0, is_bf16);
     strip.finish<in_flight>(p, in_flight, is_bf16);
-    for (i += warps; i < others.end; i += warps) others.strip(p, i).finish<in_flight>(p, 0, is_bf16);
+    for (i += warps; i < earlier.end; i += warps) earlier.strip(p, i).finish<in_flight>(p, 0, is_bf16);
   }
 }
 
@@ -387,7 +387,7 @@ FA3_DEVICE void gradient_writer(const Params& p, BackwardSmem& smem) {
     const int number = smem.claims.read(n);
     smem.claims.release(n);
     if (!is_block(p, number)) break;
-    Others(p, number).wait_for_sums(p);
+    EarlierDq(p, number).wait_for_sums(p);
     arrive(smem.sums_ready);
     const KeyWork work(p, number);
     stage = (stage + work.all) % query_stages;

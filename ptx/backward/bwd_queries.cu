@@ -14,15 +14,15 @@
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
-#include "../tile/load.cuh"
+#include "../tile/loads/load.cuh"
 #include "../tile/shared.cuh"
-#include "fp32_rows.cuh"
-#include "gemm.cuh"
 #include "key_mean.cuh"
 #include "queries_smem.cuh"
 #include "query_work.cuh"
-#include "scores.cuh"
-#include "store.cuh"
+#include "tile/fp32_rows.cuh"
+#include "tile/gemm.cuh"
+#include "tile/scores.cuh"
+#include "tile/store.cuh"
 
 namespace fa3 {
 using namespace ptx;

@@ -4,8 +4,8 @@
 #pragma once
 #include "../isa/barrier.cuh"
 #include "../isa/fence.cuh"
-#include "gemm.cuh"
-#include "work.cuh"
+#include "tile/gemm.cuh"
+#include "tile/work.cuh"
 
 namespace fa3 {
 

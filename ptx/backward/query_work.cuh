@@ -1,8 +1,8 @@
 // What a thread block of bwd_queries.cu works on: Br query rows of one head, 64 for each consumer warpgroup, and the
 // blocks of keys that they see.
 #pragma once
-#include "rows.cuh"
-#include "work.cuh"
+#include "tile/rows.cuh"
+#include "tile/work.cuh"
 
 namespace fa3 {
 

@@ -5,10 +5,10 @@
 #include "../tile/element.cuh"
 #include "claims.cuh"
 #include "key_mean.cuh"
-#include "ring.cuh"
-#include "score_transform.cuh"
-#include "scores.cuh"
-#include "sequence.cuh"
+#include "tile/ring.cuh"
+#include "tile/score_transform.cuh"
+#include "tile/scores.cuh"
+#include "tile/sequence.cuh"
 
 namespace fa3 {
 

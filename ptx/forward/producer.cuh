@@ -6,11 +6,11 @@
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
-#include "../tile/empty_rows.cuh"
-#include "../tile/landing.cuh"
+#include "../tile/epilogue/empty_rows.cuh"
+#include "../tile/loads/landing.cuh"
+#include "../tile/loads/source.cuh"
+#include "../tile/loads/transpose.cuh"
 #include "../tile/ring.cuh"
-#include "../tile/source.cuh"
-#include "../tile/transpose.cuh"
 
 namespace fa3 {
 

@@ -4,9 +4,9 @@
 #pragma once
 #include "../isa/matrix.cuh"
 #include "../isa/wgmma.cuh"
+#include "../tile/epilogue/packed.cuh"
 #include "../tile/few_rows.cuh"
-#include "../tile/packed.cuh"
-#include "../tile/softmax.cuh"
+#include "../tile/scores/softmax.cuh"
 
 namespace fa3 {
 

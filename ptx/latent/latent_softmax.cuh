@@ -2,7 +2,7 @@
 // fp16 is made of P for each scale, and how Q is made ready for it.
 #pragma once
 #include "../isa/shared.cuh"
-#include "../tile/narrow_q.cuh"
+#include "../tile/loads/narrow_q.cuh"
 #include "../tile/unpack.cuh"
 #include "few_latent.cuh"
 #include "latent_fragments.cuh"

@@ -13,7 +13,7 @@
 #include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
 #include "../tile/gemm.cuh"
-#include "../tile/softmax.cuh"
+#include "../tile/scores/softmax.cuh"
 #include "../tile/unpack.cuh"
 #include "few_latent.cuh"
 #include "halves_ring.cuh"

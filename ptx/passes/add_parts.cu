@@ -11,7 +11,7 @@
 #include "../isa/math.cuh"
 #include "../params/params.h"
 #include "../tile/config.cuh"
-#include "../tile/part_strip.cuh"
+#include "../tile/epilogue/part_strip.cuh"
 #include "../tile/row_sums.cuh"
 #include "../tile/shared.cuh"
 

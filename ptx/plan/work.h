@@ -10,7 +10,7 @@
 //   claim     a thread block's request for its next piece, which moves a counter in device memory on by one
 //   slot      where a part's result waits in the workspace for the results of the others
 //   ticket    what the warps of a part take when they have finished their rows; the last one puts the parts together
-//             (tile/combine.cuh)
+//             (tile/epilogue/combine.cuh)
 //
 // Splitting ("split-KV") lets several thread blocks share a tile, so that none idles while others finish. It may be a
 // problem's last tiles that are split, or all.
@@ -36,7 +36,7 @@ struct Tiles {
                           // is 0. With one the last query block ends with the last 64 rows, the others lie before it.
                           // So where rows do not fill all blocks, it is the first one that is not full (its tiles are
                           // the shortest), and begins at a row below 0. If it begins above 0, the rows before it see no
-                          // key, and are in no tile (tile/empty_rows.cuh)
+                          // key, and are in no tile (tile/epilogue/empty_rows.cuh)
   int32_t batch_heads;    // batch * heads
   Divisor heads;          // query heads; K/V heads where the query heads of each are packed into rows
   Divisor section_heads;  // 1 .. batch_heads

@@ -2,9 +2,9 @@
 #pragma once
 #include "../isa/cluster.cuh"
 #include "../isa/prefetch.cuh"
-#include "../tile/landing.cuh"
+#include "../tile/loads/landing.cuh"
+#include "../tile/loads/source.cuh"
 #include "../tile/ring.cuh"
-#include "../tile/source.cuh"
 
 namespace fa3 {
 

@@ -1,7 +1,7 @@
 // What loads Q of the pieces of a list (planned_producer.cuh), and tells its consumers what they have to do.
 #pragma once
+#include "../tile/loads/source.cuh"
 #include "../tile/ring.cuh"
-#include "../tile/source.cuh"
 #include "planned_keys.cuh"
 
 namespace fa3 {

@@ -65,8 +65,8 @@ inline constexpr bool scores_for_both = halves_columns && !keeps_latent;
 // empty_k of the right one and K (latent/mla.cu).
 inline constexpr int v_barriers = split_stage || scores_for_both ? config.stages : 1;
 
-// Where V lands that is mended on its way to a stage (tile/landing.cuh), or K and V in turn, to be widened. In other
-// rows of the table the arrays have no elements, which nvcc allows.
+// Where V lands that is mended on its way to a stage (tile/loads/landing.cuh), or K and V in turn, to be widened. In
+// other rows of the table the arrays have no elements, which nvcc allows.
 struct Landing {
   static constexpr int buffers = widens ? config.landing_buffers() : 2;
   static constexpr int menders = config.menders();  // warps

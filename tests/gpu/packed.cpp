@@ -38,7 +38,7 @@ Problem problem_of(const ForwardRow& row, int64_t heads_per_kv, int64_t seqlen_q
   p.heads = p.heads_kv * heads_per_kv;
   p.seqlen_q = seqlen_q, p.seqlen_k = seqlen_k;
   // Where one key has nearly all the weight of all rows, its P is 1 in plain code, which rounds nothing, but not in
-  // these kernels (ptx/tile/speculative.cuh). With more K/V heads that is one of several keys; rows.cpp has such
+  // these kernels (ptx/tile/scores/speculative.cuh). With more K/V heads that is one of several keys; rows.cpp has such
   // problems.
   for (const Pattern one_key : {Pattern::outliers, Pattern::large, Pattern::spikes})
     if (p.pattern == one_key) p.pattern = Pattern::normal;

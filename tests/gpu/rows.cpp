@@ -151,7 +151,7 @@ void not_finite(const ForwardRow& row, int64_t seqlen_k) {
     return clean.q.layout.position(index);
   };
   // The row that will hold a NaN has equal scores before: like NaN, they never move the reference m of its warp's rows
-  // (ptx/tile/speculative.cuh), which would show in the last bits of the others.
+  // (ptx/tile/scores/speculative.cuh), which would show in the last bits of the others.
   const int64_t nan_row = row.Br + 3;
   for (int64_t c = 0; c < p.head_dim; ++c) clean.q.write(clean.images, q_position(nan_row, c), 0);
   const Case zero_row = clean;

@@ -121,6 +121,11 @@ class RulesCanFail(unittest.TestCase):
                 ("ptx/tile/a.cuh", "../forward/b.cu", "ptx/forward/b.cu"),
                 ("ptx/tile/a.cuh", "../planned/b.cuh", "ptx/planned/b.cuh"),
                 ("ptx/latent/a.cu", "../forward/b.cuh", "ptx/forward/b.cuh"),
+                ("ptx/tile/a.cuh", "scores/b.cuh", "ptx/tile/scores/b.cuh"),
+                ("ptx/tile/scores/a.cuh", "../loads/b.cuh", "ptx/tile/loads/b.cuh"),
+                ("ptx/backward/a.cu", "passes/b.cuh", "ptx/backward/passes/b.cuh"),
+                ("ptx/backward/passes/a.cu", "../b.cuh", "ptx/backward/b.cuh"),
+                ("ptx/paper/a.cu", "../backward/b.cuh", "ptx/backward/b.cuh"),
                 ("ptx/plan/a.h", "../table/row.h", "ptx/table/row.h"),
                 ("ptx/forward/a.cu", "../../src/b.h", "src/b.h"),
                 ("ptx/table/row.h", "../params/params.h", "ptx/params/params.h"),
@@ -142,6 +147,10 @@ class RulesCanFail(unittest.TestCase):
             self.assertEqual(len(found), 1, (path, name, found))
             self.assertIn(f"{path}:1: includes {target}: may include ", found[0])
         for path, name, target in (("ptx/isa/a.cuh", "b.cuh", "ptx/isa/b.cuh"),
+                                   ("ptx/tile/scores/a.cuh", "../b.cuh", "ptx/tile/b.cuh"),
+                                   ("ptx/tile/epilogue/a.cuh", "../scores/b.cuh", "ptx/tile/scores/b.cuh"),
+                                   ("ptx/backward/a.cu", "b.cuh", "ptx/backward/b.cuh"),
+                                   ("ptx/backward/a.cu", "tile/b.cuh", "ptx/backward/tile/b.cuh"),
                                    ("src/a.cpp", "table/row.h", "ptx/table/row.h"),
                                    ("tests/x/problem.cpp", "problem.h", "src/problem.h"),
                                    ("src/a.cpp", "fa3.h", "include/fa3.h"), ("src/a.cpp", "b.h", "src/b.h"),

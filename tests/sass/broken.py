@@ -31,7 +31,8 @@ BWD = "fa3_bwd_bf16_d64_full_128x128"
 
 RING, WAIT = "tile/ring.cuh", "tile/barriers.cuh"
 PRODUCER, SMEM = "forward/producer.cuh", "tile/smem.cuh"
-SOFTMAX, GEMM, EPILOGUE, ELEMENT = "tile/softmax.cuh", "tile/gemm.cuh", "tile/epilogue.cuh", "tile/element.cuh"
+SOFTMAX, EPILOGUE = "tile/scores/softmax.cuh", "tile/epilogue/epilogue.cuh"
+GEMM, ELEMENT = "tile/gemm.cuh", "tile/element.cuh"
 
 PV_DONE = """      wgmma_wait_group<0>();
       wgmma_owned(O);
@@ -76,7 +77,7 @@ FAULTS = [
     ("wrong-bytes-expected", ALG1, [(PRODUCER, "shared_address(&smem.full_v[s]), config.v_block_bytes()",
                                      "shared_address(&smem.full_v[s]), config.v_block_bytes() / 2")],
      "kernel.expected_bytes"),
-    ("half-of-a-block-loaded", ALG1, [("tile/load.cuh", "slab < slabs; slab++)\n    cp_async_bulk_tensor_4d",
+    ("half-of-a-block-loaded", ALG1, [("tile/loads/load.cuh", "slab < slabs; slab++)\n    cp_async_bulk_tensor_4d",
                                        "slab < 1; slab++)\n    cp_async_bulk_tensor_4d")],
      "producer.tma_loads"),
     ("parity-inverted-in-the-consumer", ALG1,
@@ -130,7 +131,7 @@ FAULTS = [
     finish_pv(first, 0);""", """    wgmma_wait_group<0>();
     finish_pv(first, 0);""")], "epilogue.waits"),
     ("rare-path-always-taken", FWD,
-     [("tile/speculative.cuh", "if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1])))",
+     [("tile/scores/speculative.cuh", "if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1])))",
        "if (__any_sync(0xffffffffu, (sum[0] > -1.f) | (sum[1] > -1.f)))")], "hot.compares"),
     ("q-not-released-by-the-next-piece", FWD128,
      [("forward/fwd.cu", "    exit.first_softmax_done();\n", "")],

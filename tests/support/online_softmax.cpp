@@ -25,7 +25,7 @@ float add_truncated(float sum, const float* products, int64_t count) {
   return float(result * unit);
 }
 
-// The forward kernels' softmax in 16 bits (ptx/tile/speculative.cuh) for the rows of a warp, which all take the branch
+// The forward kernels' softmax in 16 bits (ptx/tile/scores/speculative.cuh) for the rows of a warp, which all take the branch
 // behind the exponentials if one of them does. A block's scores, -inf where a row does not see the key, become P.
 class WarpSoftmax {
  public:

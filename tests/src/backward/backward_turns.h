@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "backward/backward_tiles.h"
+#include "backward/tile/backward_tiles.h"
 
 namespace fa3::test {
 
@@ -72,7 +72,7 @@ int64_t count_turns(const P& p, size_t thread_blocks, int64_t blocks, size_t til
                      [](int, const std::vector<int>&) { return true; });
 }
 
-// Is the share of the n-th block that is taken summed up, as wait_for_listed_sums in backward/sums.cuh asks?
+// Is the share of the n-th block that is taken summed up, as wait_for_listed_sums in backward/tile/sums.cuh asks?
 template <int Bc>
 bool is_summed_up(const PlannedBackwardParams& p, int n, const std::vector<int>& added) {
   const ListedBlock listed = listed_block(*p.counts, p.order.section, n);

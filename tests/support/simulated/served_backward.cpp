@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backward.h"
-#include "backward/backward_tiles.h"
+#include "backward/tile/backward_tiles.h"
 #include "half.h"
 #include "maps.h"
 #include "plan/plan_backward.h"

@@ -286,7 +286,7 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
 }
 
 std::optional<Figure> figure_of(const fa3::ForwardRow& row, const std::string& scope, const std::string& figure) {
-  // Behind the main loop alpha is rounded to bf16, too, whatever the row's type is (tile/excess.cuh).
+  // Behind the main loop alpha is rounded to bf16, too, whatever the row's type is (tile/scores/excess.cuh).
   if (figure == "conversion_types" && scope == "boundary" && row.bounded_left() && multiplied(row) == fa3::Dtype::fp16)
     return text_of(figure, "BF16.F32 F16.F32");
   if (auto found = figure_of_tiled(row, scope, figure)) return found;
