@@ -131,7 +131,8 @@ BASE = ("ptx/isa/", "ptx/tile/*", *SHARED)
 TILE = ("ptx/isa/", "ptx/tile/", *SHARED)
 PLANNED = (*TILE, "ptx/planned/")
 
-SASS = ("input/", "listing/", "handovers/", "time/", "kernels/", "rules/", "views/")  # each stands on those before
+# Each stands on those before.
+SASS = ("system/", "input/", "listing/", "dataflow/", "loops/", "handovers/", "time/", "kernels/", "rules/", "views/")
 
 # What the files of a room may include, of this project: a folder with all that is in it, or with "*" its files alone.
 DIRECTIONS = (

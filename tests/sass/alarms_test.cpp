@@ -2,7 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "listing/lanes.h"
+#include "dataflow/lanes.h"
 #include "listings.h"
 #include "views/reports.h"
 

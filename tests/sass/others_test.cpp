@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "input/process.h"
-#include "input/tidy.h"
 #include "kernels/analyse.h"
 #include "listings.h"
+#include "system/process.h"
+#include "system/tidy.h"
 #include "views/reports.h"
 
 using namespace listings;

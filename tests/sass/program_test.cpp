@@ -13,10 +13,10 @@
 #include <fstream>
 #include <limits>
 
-#include "input/process.h"
-#include "input/text.h"
-#include "input/tidy.h"
 #include "listings.h"
+#include "system/process.h"
+#include "system/text.h"
+#include "system/tidy.h"
 #include "views/json.h"
 
 namespace fs = std::filesystem;

@@ -1,9 +1,9 @@
 // The protocol between warps: who executes what, constants that reach an instruction, and the figures made of both.
 #include <catch2/catch_test_macros.hpp>
 
+#include "dataflow/lanes.h"
+#include "dataflow/values.h"
 #include "handovers/protocol.h"
-#include "listing/lanes.h"
-#include "listing/values.h"
 #include "listings.h"
 
 using namespace listings;

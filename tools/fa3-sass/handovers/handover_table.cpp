@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "../listing/kernel.h"
-#include "../listing/steady.h"
+#include "../dataflow/steady.h"
+#include "../loops/kernel.h"
 #include "handovers.h"
 
 namespace sass {

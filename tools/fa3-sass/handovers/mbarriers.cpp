@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <iterator>
 
-#include "../input/text.h"
-#include "../listing/kernel.h"
-#include "../listing/steady.h"
+#include "../dataflow/steady.h"
+#include "../dataflow/values.h"
 #include "../listing/sync.h"
-#include "../listing/values.h"
+#include "../loops/kernel.h"
+#include "../system/text.h"
 #include "phases.h"
 
 namespace sass {

@@ -5,11 +5,11 @@
 #include <set>
 #include <tuple>
 
-#include "../input/text.h"
+#include "../dataflow/steady.h"
 #include "../listing/kinds.h"
 #include "../listing/operands.h"
-#include "../listing/steady.h"
 #include "../listing/sync.h"
+#include "../system/text.h"
 
 namespace sass {
 namespace {

@@ -5,14 +5,14 @@
 #include <map>
 #include <set>
 
-#include "../listing/kernel.h"
+#include "../dataflow/repeated.h"
+#include "../dataflow/spins.h"
+#include "../dataflow/steady.h"
+#include "../dataflow/values.h"
 #include "../listing/kinds.h"
 #include "../listing/operands.h"
-#include "../listing/repeated.h"
-#include "../listing/spins.h"
-#include "../listing/steady.h"
 #include "../listing/sync.h"
-#include "../listing/values.h"
+#include "../loops/kernel.h"
 
 namespace sass {
 namespace {

@@ -7,13 +7,13 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "../system/new_file.h"
+#include "../system/process.h"
+#include "../system/text.h"
 #include "cubin.h"
 #include "disassembler.h"
 #include "fatbin.h"
-#include "new_file.h"
-#include "process.h"
 #include "sections.h"
-#include "text.h"
 #include "whole.h"
 #include "zip.h"
 

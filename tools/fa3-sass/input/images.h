@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "../system/mapped.h"
+#include "../system/tidy.h"
 #include "fatbin.h"
-#include "mapped.h"
-#include "tidy.h"
 
 namespace sass {
 

@@ -5,10 +5,10 @@
 
 #include "../handovers/handovers.h"
 #include "../handovers/protocol.h"
-#include "../input/text.h"
+#include "../system/text.h"
 #include "contents.h"
-#include "../listing/first_turn.h"
-#include "../listing/names.h"
+#include "../dataflow/first_turn.h"
+#include "../loops/names.h"
 #include "figures.h"
 
 namespace sass {

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
 
 namespace sass {
 

@@ -7,9 +7,9 @@
 
 #include "../handovers/handovers.h"
 #include "../handovers/protocol.h"
-#include "../input/text.h"
+#include "../system/text.h"
 #include "contents.h"
-#include "../listing/stack.h"
+#include "../dataflow/stack.h"
 
 namespace sass {
 namespace {

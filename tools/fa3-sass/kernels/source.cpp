@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "../input/mapped.h"
-#include "../input/new_file.h"
-#include "../input/text.h"
-#include "../input/tidy.h"
+#include "../system/mapped.h"
+#include "../system/new_file.h"
+#include "../system/text.h"
+#include "../system/tidy.h"
 
 namespace sass {
 namespace {

@@ -7,10 +7,10 @@
 #include "../input/bundle.h"
 #include "../input/disassembler.h"
 #include "../input/images.h"
-#include "../input/pipeline.h"
-#include "../input/process.h"
 #include "../input/sections.h"
-#include "../input/text.h"
+#include "../system/pipeline.h"
+#include "../system/process.h"
+#include "../system/text.h"
 #include "analyse.h"
 #include "source.h"
 

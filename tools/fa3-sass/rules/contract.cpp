@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "../handovers/protocol.h"
-#include "../input/text.h"
 #include "../kernels/figures.h"
+#include "../system/text.h"
 #include "meaning.h"
 #include "table.h"
 

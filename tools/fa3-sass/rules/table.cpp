@@ -4,7 +4,7 @@
 #include <set>
 #include <string_view>
 
-#include "../input/text.h"
+#include "../system/text.h"
 #include "ptx/params/append_params.h"
 #include "ptx/params/backward_params.h"
 #include "ptx/params/combine_params.h"

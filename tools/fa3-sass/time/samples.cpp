@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "../input/text.h"
+#include "../system/text.h"
 
 namespace sass {
 namespace {

@@ -7,8 +7,8 @@
 #include <map>
 #include <unordered_map>
 
-#include "../input/text.h"
-#include "../listing/regions.h"
+#include "../loops/regions.h"
+#include "../system/text.h"
 #include "align.h"
 #include "renaming.h"
 

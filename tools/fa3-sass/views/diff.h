@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "../input/colour.h"
 #include "../kernels/source.h"
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
+#include "../system/colour.h"
 
 namespace sass {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "../handovers/handovers.h"
-#include "../input/text.h"
+#include "../system/text.h"
 #include "../time/clocks.h"
 #include "../time/pressure.h"
 #include "reports.h"

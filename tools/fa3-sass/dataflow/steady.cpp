@@ -4,8 +4,8 @@
 #include <set>
 #include <vector>
 
-#include "../input/text.h"
-#include "kinds.h"
+#include "../listing/kinds.h"
+#include "../system/text.h"
 
 namespace sass {
 namespace {

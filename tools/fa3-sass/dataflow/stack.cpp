@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "../input/text.h"
-#include "calls.h"
-#include "operands.h"
+#include "../listing/calls.h"
+#include "../listing/operands.h"
+#include "../system/text.h"
 #include "values.h"
 
 namespace sass {

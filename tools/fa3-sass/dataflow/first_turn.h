@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "cfg.h"
+#include "../listing/cfg.h"
 
 namespace sass {
 

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <functional>
 
-#include "../input/text.h"
-#include "operands.h"
+#include "../listing/operands.h"
+#include "../system/text.h"
 #include "steady.h"
 
 namespace sass {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
-#include "../input/text.h"
-#include "operands.h"
-#include "sync.h"
+#include "../listing/operands.h"
+#include "../listing/sync.h"
+#include "../system/text.h"
 #include "values.h"
 
 namespace sass {

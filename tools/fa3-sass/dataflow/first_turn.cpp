@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "operands.h"
+#include "../listing/operands.h"
 #include "values.h"
 
 namespace sass {

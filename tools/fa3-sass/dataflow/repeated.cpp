@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bitset>
 
-#include "operands.h"
+#include "../listing/operands.h"
 
 namespace sass {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "operands.h"
+#include "../listing/operands.h"
 
 namespace sass {
 namespace {

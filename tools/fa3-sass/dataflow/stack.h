@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "sass.h"
+#include "../listing/sass.h"
 
 namespace sass {
 

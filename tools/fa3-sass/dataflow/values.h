@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cfg.h"
+#include "../listing/cfg.h"
 
 namespace sass {
 

@@ -3,8 +3,8 @@
 
 #include <string_view>
 
-#include "cfg.h"
-#include "operands.h"
+#include "../listing/cfg.h"
+#include "../listing/operands.h"
 
 namespace sass {
 

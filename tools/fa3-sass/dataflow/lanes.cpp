@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "operands.h"
+#include "../listing/operands.h"
 
 namespace sass {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernel.h"
 
-#include "../input/text.h"
+#include "../system/text.h"
 
 namespace sass {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../input/cubin.h"
-#include "calls.h"
+#include "../listing/calls.h"
 #include "turn.h"
 
 namespace sass {

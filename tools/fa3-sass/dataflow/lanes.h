@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cfg.h"
+#include "../listing/cfg.h"
 
 namespace sass {
 

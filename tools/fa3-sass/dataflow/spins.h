@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cfg.h"
+#include "../listing/cfg.h"
 
 namespace sass {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cfg.h"
-#include "kinds.h"
+#include "../listing/cfg.h"
+#include "../listing/kinds.h"
 
 namespace sass {
 
