@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "oracle.h"
+#include "references/oracle.h"
 
 namespace fa3::test {
 

@@ -13,7 +13,7 @@
 #include "cuda_driver.h"
 #include "half.h"
 #include "layout.h"
-#include "memory.h"
+#include "problems/memory.h"
 
 namespace fa3::test {
 
