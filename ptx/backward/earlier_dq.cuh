@@ -46,10 +46,10 @@ struct ListedEarlierStrips {
     block = p.blocks, part = entry = first = end = 0;
     if (has(Trait::one_key_block) || p.order.done_behind == 0 || number < p.order.behind) return;
     const ListedBlock listed = listed_block(*p.counts, p.order.section, number - p.order.behind);
-    const PlannedBlock* const its = &p.blocks[listed.entry];
-    const QTiles share = share_of(*its, Bc);
+    const PlannedBlock* const planned_block = &p.blocks[listed.entry];
+    const QTiles share = share_of(*planned_block, Bc);
     if (share.none()) return;
-    block = its, part = listed.head, entry = listed.entry;
+    block = planned_block, part = listed.head, entry = listed.entry;
     end = (share.end - share.begin) * p.readers * strips;
   }
   FA3_DEVICE void wait_for_sums(const PlannedBackwardParams& p) const {

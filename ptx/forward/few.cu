@@ -163,8 +163,8 @@ class Warp {
           const int key = first + 16 * n + x / 2 * 8 + key_of(lane / 4);
 #pragma unroll
           for (int b = 0; b < row_groups; b++) {
-            const Keys& of_row = keys_[2 * b + x % 2];
-            if (key < of_row.begin || key >= of_row.end) s_[n][b][x] = -INFINITY;
+            const Keys& row_keys = keys_[2 * b + x % 2];
+            if (key < row_keys.begin || key >= row_keys.end) s_[n][b][x] = -INFINITY;
           }
         }
     }

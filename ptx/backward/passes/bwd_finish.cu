@@ -6,10 +6,10 @@
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
   static_assert(config.threads() == 32 * strips);
-  const int of_dq = p.rows.dq_sums ? tiles_left(p.order) : 0, n = blockIdx.x;
-  const int tile = n < of_dq ? shared_tile(p.order, n + p.order.done_behind * p.order.section * p.order.share) : -1;
+  const int dq_tiles = p.rows.dq_sums ? tiles_left(p.order) : 0, n = blockIdx.x;
+  const int tile = n < dq_tiles ? shared_tile(p.order, n + p.order.done_behind * p.order.section * p.order.share) : -1;
   ptx::griddepcontrol_wait();
-  if (n >= of_dq) return sum_keys(p, n - of_dq);
+  if (n >= dq_tiles) return sum_keys(p, n - dq_tiles);
   if (tile < 0) return;
   if (p.rows.store != GradientStore::rounded) return finish_fp32(p, RowTile(p.rows, tile), tile, threadIdx.x / 32);
   const Strip strip(p, tile, threadIdx.x / 32);

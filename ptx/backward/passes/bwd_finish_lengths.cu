@@ -1,6 +1,6 @@
 // Behind the backward pass of packed lengths: rounds dQ of the query tiles that no thread block of it has rounded, the
-// shares of the last key blocks (ListedEarlierStrips), or stores all of it in float32; then adds up the gradient of each
-// sink, a thread block for each; and where K/V heads have several parts, dK and dV of each 64 keys of the list, a
+// shares of the last key blocks (ListedEarlierStrips), or stores all of it in float32; then adds up the gradient of
+// each sink, a thread block for each; and where K/V heads have several parts, dK and dV of each 64 keys of the list, a
 // thread block for each gradient.
 #include "../../isa/grid.cuh"
 #include "../../tile/shared.cuh"
@@ -17,12 +17,12 @@ FA3_DEVICE void add_sink_terms(const PlannedBackwardParams& p, int head) {
   float sum = 0.f;
   for (int i = threadIdx.x; i < p.sinks.each; i += threads) sum += sums[i];
   sum = sum_of_lanes(sum);
-  float* const of_warps = reinterpret_cast<float*>(shared_memory());
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
+  float* const warp_sums = reinterpret_cast<float*>(shared_memory());
+  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
   __syncthreads();
   if (threadIdx.x > 0) return;
   sum = 0.f;
-  for (int warp = 0; warp < threads / 32; warp++) sum += of_warps[warp];
+  for (int warp = 0; warp < threads / 32; warp++) sum += warp_sums[warp];
   p.sinks.dsinks[head * p.sinks.dsinks_stride] = 0.f - sum;
 }
 

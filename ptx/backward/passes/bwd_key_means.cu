@@ -39,14 +39,14 @@ FA3_DEVICE void find_mean(const CenteredBackwardParams& p, int sequence, int hea
       }
     }
   }
-  float* const of_threads = reinterpret_cast<float*>(shared_memory());  // [rows_at_once][d]
+  float* const thread_sums = reinterpret_cast<float*>(shared_memory());  // [rows_at_once][d]
 #pragma unroll
-  for (int c = 0; c < 8; c++) of_threads[first * d + column + c] = sums[c];
+  for (int c = 0; c < 8; c++) thread_sums[first * d + column + c] = sums[c];
   __syncthreads();
   for (int c = threadIdx.x; c < d; c += threads) {
     float sum = 0.f;
 #pragma unroll
-    for (int row = 0; row < rows_at_once; row++) sum += of_threads[row * d + c];
+    for (int row = 0; row < rows_at_once; row++) sum += thread_sums[row * d + c];
     const float mean = reads > 0 ? sum / float(reads) : 0.f;
     p.key_mean(sequence, head, d)[c] = fabsf(mean) < INFINITY ? mean : 0.f;
   }

@@ -14,7 +14,8 @@ FA3_DEVICE void sum_keys(const BackwardParams& p, int n) {
   const int lane = threadIdx.x % 32, strip = threadIdx.x / 32;
   const bool odd = lane % 2;
   const int all = n / p.keys.tiles, tile = n - all * p.keys.tiles;
-  const int of_each = p.order.batch_heads / p.order.parts, is_dv = all >= of_each, batch_head = all - is_dv * of_each;
+  const int heads_each = p.order.batch_heads / p.order.parts, is_dv = all >= heads_each;
+  const int batch_head = all - is_dv * heads_each;
   const int batch = batch_head / p.keys.heads, head = batch_head - batch * p.keys.heads;
   const RowStrides& stride = is_dv ? p.keys.dv_stride : p.keys.dk_stride;
   const int row = 64 * tile + 16 * strip + lane / 4, rows = p.visible.seqlen_k - row;

@@ -16,10 +16,10 @@
 
 namespace fa3 {
 
-inline constexpr uint64_t rows_descriptor = descriptor(16, 8 * slab_row_bytes, Swizzle::of_128_bytes);
+inline constexpr uint64_t rows_descriptor = descriptor(16, 8 * slab_row_bytes, Swizzle::bytes_128);
 // As B with n contiguous: slabs are the leading offset apart, 8 rows the stride offset.
 constexpr uint64_t columns_descriptor(int rows) {
-  return descriptor(rows * slab_row_bytes, 1024, Swizzle::of_128_bytes);
+  return descriptor(rows * slab_row_bytes, 1024, Swizzle::bytes_128);
 }
 static_assert(slab_row_bytes == 128);
 

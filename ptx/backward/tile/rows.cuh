@@ -121,9 +121,9 @@ FA3_DEVICE void zero_rows(const BackwardRows& p, const EmptyRows& empty, int til
 
 // Of a row's group of 8 columns and the next one a lane has two each, as pairs. Neighbours exchange them: a lane then
 // has four of one group, which it stores at `to`.
-FA3_DEVICE void store_four(uint16_t* to, bool exists, bool odd_lane, uint32_t here, uint32_t next) {
-  const uint32_t other = __shfl_xor_sync(0xffffffffu, odd_lane ? here : next, 1);
-  if (exists) *reinterpret_cast<uint2*>(to) = odd_lane ? make_uint2(other, next) : make_uint2(here, other);
+FA3_DEVICE void store_four(uint16_t* to, bool exists, bool odd_lane, uint32_t pair, uint32_t next_pair) {
+  const uint32_t other = __shfl_xor_sync(0xffffffffu, odd_lane ? pair : next_pair, 1);
+  if (exists) *reinterpret_cast<uint2*>(to) = odd_lane ? make_uint2(other, next_pair) : make_uint2(pair, other);
 }
 
 // dQ from its sums: a warp's strip of 16 rows of a tile. The sums lie as bwd.cu stages them: of 64 rows and 64 columns

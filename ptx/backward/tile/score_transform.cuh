@@ -58,9 +58,9 @@ FA3_DEVICE void any_tanh(float (&S)[count], const Softcap& by) {
     for (int k = 0; k < 4; k++)
       x[k] = 1.f + ptx::ex2_approx_ftz(ptx::min_nan_f32(S[i + k] * by.exponent, largest_exponent));
     const float first = x[0] * x[1], second = x[2] * x[3], r = -2.f * ptx::rcp_approx_ftz(first * second);
-    const float of_pair[2] = {r * second, r * first};
+    const float pair_factor[2] = {r * second, r * first};
 #pragma unroll
-    for (int k = 0; k < 4; k++) S[i + k] = fmaf(of_pair[k >> 1], x[k ^ 1], 1.f);
+    for (int k = 0; k < 4; k++) S[i + k] = fmaf(pair_factor[k >> 1], x[k ^ 1], 1.f);
   }
 }
 // The same where caps may be far above the scores: those are better by the polynomial.
@@ -88,22 +88,22 @@ FA3_DEVICE float slope_of_tanh(float tanh) { return __saturatef(fmaf(-tanh, tanh
 // pairs: what 1 - tanh^2 loses so is less than it loses by being rounded.
 template <int count, class Keep>
 FA3_DEVICE void keep_slopes(const float (&tanh)[count], TanhWay way, Keep keep) {
-  const auto of_small = [](float low, float high) {
+  const auto small_pair_slopes = [](float low, float high) {
     constexpr uint32_t ones = 0x3c003c00, signs = 0x80008000;
     const uint32_t pair = ptx::cvt_rn_f16x2_f32(high, low);
     return ptx::fma_rn_sat_f16x2(pair ^ signs, pair, ones);
   };
-  const auto of_any = [](float low, float high) {
+  const auto pair_slopes = [](float low, float high) {
     return ptx::cvt_rn_f16x2_f32(slope_of_tanh(high), slope_of_tanh(low));
   };
   if (way == TanhWay::any) {
 #pragma unroll
     for (int i = 0; i < count; i += 4)
-      keep(i / 4, make_uint2(of_any(tanh[i], tanh[i + 1]), of_any(tanh[i + 2], tanh[i + 3])));
+      keep(i / 4, make_uint2(pair_slopes(tanh[i], tanh[i + 1]), pair_slopes(tanh[i + 2], tanh[i + 3])));
   } else {
 #pragma unroll
     for (int i = 0; i < count; i += 4)
-      keep(i / 4, make_uint2(of_small(tanh[i], tanh[i + 1]), of_small(tanh[i + 2], tanh[i + 3])));
+      keep(i / 4, make_uint2(small_pair_slopes(tanh[i], tanh[i + 1]), small_pair_slopes(tanh[i + 2], tanh[i + 3])));
   }
 }
 FA3_DEVICE void multiply_by_slopes(float* x, const uint2& slopes) {
@@ -116,9 +116,9 @@ struct TileBias {
   int sequence, head, position;
 };
 
-// From a row of the part of sequence `of_call` that the kernel has, to its position among that part's keys.
-FA3_DEVICE int position_offset(const Alibi& by, const Sequence& part, int of_call) {
-  return part.q_row - by.q.end_of(of_call) + by.k.end_of(of_call) - part.k_row;
+// From a row of the part of sequence `call_sequence` that the kernel has, to its position among that part's keys.
+FA3_DEVICE int position_offset(const Alibi& by, const Sequence& part, int call_sequence) {
+  return part.q_row - by.q.end_of(call_sequence) + by.k.end_of(call_sequence) - part.k_row;
 }
 // In units of S, or of tanh(S / cap).
 FA3_DEVICE float slope_of(const Alibi& by, int sequence, int head) {

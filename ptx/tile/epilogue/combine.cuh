@@ -34,9 +34,9 @@ FA3_DEVICE bool combine(float (&O)[o_columns / 2], RowState& state, float (&l)[2
   fit_rows(O, fit);
   const int lane = threadIdx.x % 32, parts = block.parts;
   // Where the result of part 0 is. In 32 bits: the extension of `warp` would stay in registers all the time.
-  const int of_part_0 = 4 * block.partial + warp;
+  const int first_partial = 4 * block.partial + warp;
   auto partial = [&](int part) -> Partial& {
-    return static_cast<Partial*>(p.partials)[of_part_0 + part * (4 * warpgroups)];
+    return static_cast<Partial*>(p.partials)[first_partial + part * (4 * warpgroups)];
   };
   uint32_t* written = &p.tickets[block.ticket].written;
   const uint32_t ticket = take_ticket(p, block, warp);

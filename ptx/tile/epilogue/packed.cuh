@@ -221,9 +221,9 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
     else if (first % 32 == 0 && first > 0) weight = part_weight(sums_of(first + lane).x, m);
 #pragma unroll
     for (int i = 0; i < batch; i++) {
-      const float of_part = __shfl_sync(0xffffffffu, weight, first % 32 + i);
+      const float factor = __shfl_sync(0xffffffffu, weight, first % 32 + i);
 #pragma unroll
-      for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], of_part, x[i].x[c]);
+      for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], factor, x[i].x[c]);
     }
   }
   store_row(o, m, sum, sink, p, block, place);

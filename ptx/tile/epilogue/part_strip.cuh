@@ -36,9 +36,9 @@ FA3_DEVICE uint4 transpose_quad(const uint32_t (&x)[4]) {
   const uint32_t own = upper ? x[2] : x[0], own_next = upper ? x[3] : x[1];
   const uint32_t from_1 = __shfl_xor_sync(0xffffffffu, odd ? own : own_next, 1);
   const uint32_t from_3 = __shfl_xor_sync(0xffffffffu, odd ? from_2 : next_from_2, 1);
-  const uint32_t mine = odd ? own_next : own, of_2 = odd ? next_from_2 : from_2;
+  const uint32_t mine = odd ? own_next : own, other = odd ? next_from_2 : from_2;
   const uint32_t low = odd ? from_1 : mine, high = odd ? mine : from_1;              // of lanes q & 2 and q & 2 | 1
-  const uint32_t other_low = odd ? from_3 : of_2, other_high = odd ? of_2 : from_3;  // of the other two
+  const uint32_t other_low = odd ? from_3 : other, other_high = odd ? other : from_3;  // of the other two
   return upper ? make_uint4(other_low, other_high, low, high) : make_uint4(low, high, other_low, other_high);
 }
 

@@ -42,15 +42,15 @@ class Excess {
     weight[0] = weight[1] = 1.f;
     if constexpr (!is_8bit) {
       float excess[2];
-      of_rows(excess);
+      sum_of_quad(excess);
       fit(excess, l, weight);
     }
   }
   // The same of the quad's two rows, and what follows from it.
-  FA3_DEVICE void of_rows(float (&excess)[2]) const {
-    uint32_t of_row = ptx::add_rn_bf16x2(pair_, __shfl_xor_sync(0xffffffffu, pair_, 1));
-    of_row = ptx::add_rn_bf16x2(of_row, __shfl_xor_sync(0xffffffffu, of_row, 2));
-    excess[0] = __uint_as_float(of_row << 16), excess[1] = __uint_as_float(of_row & 0xffff0000u);
+  FA3_DEVICE void sum_of_quad(float (&excess)[2]) const {
+    uint32_t sum = ptx::add_rn_bf16x2(pair_, __shfl_xor_sync(0xffffffffu, pair_, 1));
+    sum = ptx::add_rn_bf16x2(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
+    excess[0] = __uint_as_float(sum << 16), excess[1] = __uint_as_float(sum & 0xffff0000u);
   }
   FA3_DEVICE static void fit(const float (&excess)[2], const float (&l)[2], float (&weight)[2]) {
 #pragma unroll

@@ -38,8 +38,8 @@ FA3_DEVICE void mask(float (&S)[Bc / 2], const Visible& seen, int j, int warp_ro
 #pragma unroll
       for (int i = 8 * g; i < 8 * g + 8; i++) {
         const int column = (i >> 2) * 8 + (i & 1);  // of S[i], from S[0] on
-        const Keys& of_row = keys[i >> 1 & 1];
-        if (column >= of_row.end - key || (seen.bounded_left && column < of_row.begin - key)) S[i] = -INFINITY;
+        const Keys& row_keys = keys[i >> 1 & 1];
+        if (column >= row_keys.end - key || (seen.bounded_left && column < row_keys.begin - key)) S[i] = -INFINITY;
       }
 }
 

@@ -41,10 +41,10 @@ FA3_DEVICE void exponentiate_any(float (&S)[Bc / 2], const float (&m)[2], float 
       for (int k = 0; k < 4; k++)
         x[k] = 1.f + ptx::ex2_approx_ftz(ptx::min_nan_f32(*of[k] * by.exponent, largest_exponent));
       const float first = x[0] * x[1], second = x[2] * x[3], r = factor * ptx::rcp_approx_ftz(first * second);
-      const float of_pair[2] = {r * second, r * first};
+      const float pair_factor[2] = {r * second, r * first};
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        *of[k] = ptx::ex2_approx_ftz(fmaf(of_pair[k >> 1], x[k ^ 1], addend[row]));
+        *of[k] = ptx::ex2_approx_ftz(fmaf(pair_factor[k >> 1], x[k ^ 1], addend[row]));
         sum[row] = i == 0 && k == 0 ? *of[k] : sum[row] + *of[k];
       }
     }

@@ -55,16 +55,16 @@ class Sinks {
  public:
   FA3_DEVICE Sinks(const Params& p, const RowBlock& block, int warp) {
     const int row = block.row + 16 * warp + threadIdx.x % 32 / 4;
-    of_row_[0] = sink_of(p, block, row);
-    of_row_[1] = config.packs_heads() || config.has_scales() ? sink_of(p, block, row + 8) : of_row_[0];
+    row_sinks_[0] = sink_of(p, block, row);
+    row_sinks_[1] = config.packs_heads() || config.has_scales() ? sink_of(p, block, row + 8) : row_sinks_[0];
   }
   // m and l of row i of the two.
   FA3_DEVICE FinishedRow finish(int i, float m, float l) const {
-    return finish_with(i ? of_row_[1] : of_row_[0], m, l);
+    return finish_with(i ? row_sinks_[1] : row_sinks_[0], m, l);
   }
 
  private:
-  float of_row_[2];
+  float row_sinks_[2];
 };
 
 }  // namespace fa3
