@@ -47,7 +47,7 @@ struct Tensor {
     host.data = bytes.data() + 256;
   }
   void upload() {
-    if (device.size() == 0) device = tools::DeviceBuffer::of_tensor(bytes.size());
+    if (device.size() == 0) device = tools::DeviceBuffer::for_tensor(bytes.size());
     device.upload(bytes.data(), bytes.size());
   }
   void download() { device.download(bytes.data(), bytes.size()); }
@@ -154,14 +154,15 @@ class Call {
     p_.struct_size = sizeof p_;
     p_.flags = flags;
     p_.mask = mask;
-    const std::vector<int64_t> of_q{s.batch, s.seqlen_q, s.heads, s.head_dim};
-    const std::vector<int64_t> of_k{s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, rows{s.batch, s.heads, s.seqlen_q};
-    const std::vector<int64_t> of_o{s.batch, s.seqlen_q, s.heads, s.v_dim()};
-    const std::vector<int64_t> of_v{s.batch, s.seqlen_k, s.heads_kv, s.v_dim()};
-    q_ = Tensor(dtype, of_q, padded), k_ = Tensor(dtype, of_k, padded), v_ = Tensor(dtype, of_v, padded);
-    for (Tensor* t : {&o_, &dout_}) *t = Tensor(dtype, of_o, padded);
+    const std::vector<int64_t> q_dim{s.batch, s.seqlen_q, s.heads, s.head_dim};
+    const std::vector<int64_t> k_dim{s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, rows{s.batch, s.heads, s.seqlen_q};
+    const std::vector<int64_t> o_dim{s.batch, s.seqlen_q, s.heads, s.v_dim()};
+    const std::vector<int64_t> v_dim{s.batch, s.seqlen_k, s.heads_kv, s.v_dim()};
+    q_ = Tensor(dtype, q_dim, padded), k_ = Tensor(dtype, k_dim, padded), v_ = Tensor(dtype, v_dim, padded);
+    for (Tensor* t : {&o_, &dout_}) *t = Tensor(dtype, o_dim, padded);
     const int32_t gradients = fp32 ? FA3_DTYPE_FP32 : dtype;
-    dq_ = Tensor(gradients, of_q, padded), dk_ = Tensor(gradients, of_k, padded), dv_ = Tensor(gradients, of_v, padded);
+    dq_ = Tensor(gradients, q_dim, padded), dk_ = Tensor(gradients, k_dim, padded);
+    dv_ = Tensor(gradients, v_dim, padded);
     lse_ = Tensor(FA3_DTYPE_FP32, rows, padded);
     if (with_dlse) dlse_ = Tensor(FA3_DTYPE_FP32, rows, padded);
     std::mt19937_64 random(seed);
@@ -315,9 +316,9 @@ class Call {
     };
     std::vector<RowNumbers> numbers;
     for (int64_t i = 0; i < s.seqlen_q; ++i) {
-      const double of_lse = number(dlse_, b, h, i);
+      const double lse_gradient = number(dlse_, b, h, i);
       const Dot all = dot(s.v_dim(), dout.at(i), o.at(i));
-      numbers.push_back({number(lse_, b, h, i), all.sum - of_lse, all.size + std::fabs(of_lse)});
+      numbers.push_back({number(lse_, b, h, i), all.sum - lse_gradient, all.size + std::fabs(lse_gradient)});
     }
     constexpr int64_t tile = 32;  // keys, whose gradients fit into a cache
     for (int64_t first = 0; first < s.seqlen_k; first += tile)

@@ -21,7 +21,7 @@ class OnDevice {
  public:
   OnDevice(const ServedGradients& g, bool deterministic) {
     for (const Image& image : g.forward.images)
-      buffers_.push_back(tools::DeviceBuffer::of_tensor(std::max<size_t>(image.size(), 16)));
+      buffers_.push_back(tools::DeviceBuffer::for_tensor(std::max<size_t>(image.size(), 16)));
     std::vector<void*> bases;
     for (const tools::DeviceBuffer& buffer : buffers_) bases.push_back(buffer.at(0));
     params_ = g.params(bases);

@@ -112,10 +112,10 @@ TEST_CASE("stress", "[.stress]") {
   const char* text = std::getenv("FA3_STRESS_SECONDS");
   const double seconds = text ? std::atof(text) : 60;
   const auto start = std::chrono::steady_clock::now();
-  std::vector<const ForwardRow*> chosen, others;
+  std::vector<const ForwardRow*> chosen, named;
   for (const ForwardRow& row : forward_rows)
-    if (!row.has(Trait::own_lengths)) (is_default(row) ? chosen : others).push_back(&row);
-  size_t of_chosen = 0, of_others = 0;
+    if (!row.has(Trait::own_lengths)) (is_default(row) ? chosen : named).push_back(&row);
+  size_t next_chosen = 0, next_named = 0;
   int problems = 0;
   while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
     const uint64_t seed = tools::mix(tools::seed_of_run(), 100000000 + uint64_t(problems));
@@ -126,8 +126,8 @@ TEST_CASE("stress", "[.stress]") {
       REQUIRE(run_and_verify(made, expect(made), stream, 6) == "");
       continue;
     }
-    const bool other = problems % 4 == 3 && !others.empty();
-    const ForwardRow& row = other ? *others[of_others++ % others.size()] : *chosen[of_chosen++ % chosen.size()];
+    const bool other = problems % 4 == 3 && !named.empty();
+    const ForwardRow& row = other ? *named[next_named++ % named.size()] : *chosen[next_chosen++ % chosen.size()];
     const Problem problem = random_problem(row, seed);
     INFO(problem.describe());
     REQUIRE(run_and_verify(problem, stream, 6) == "");

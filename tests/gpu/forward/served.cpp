@@ -109,8 +109,8 @@ struct Memory {
 };
 
 View view_of(const DeviceBuffer& buffer, int64_t batch, int64_t rows, int64_t heads, int64_t head_dim) {
-  const int64_t of_row = heads * head_dim;
-  return {buffer.at(0), FA3_DTYPE_BF16, {batch, rows, heads, head_dim}, {rows * of_row, of_row, head_dim, 1}};
+  const int64_t stride = heads * head_dim;
+  return {buffer.at(0), FA3_DTYPE_BF16, {batch, rows, heads, head_dim}, {rows * stride, stride, head_dim, 1}};
 }
 
 void must(fa3_status status) { REQUIRE(status == FA3_OK); }

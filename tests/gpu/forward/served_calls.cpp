@@ -236,9 +236,9 @@ TEST_CASE("served: latent attention over e4m3", "[served][latent]") {
     if (!row.is_latent()) continue;
     for (const int64_t heads : {1, 3, 16, 32, 128})
       for (const int64_t page_size : {0, 1, 16, 64}) {
-        const int64_t of_query = Packing::of(heads).rows(1);
+        const int64_t query_rows = Packing::of(heads).rows(1);
         const bool has_few_rows = row.has(Trait::few_rows);
-        if (has_few_rows && of_query > row.most_rows()) continue;
+        if (has_few_rows && query_rows > row.most_rows()) continue;
         ServedProblem p;
         p.seed = seed_for(number++);
         tools::Random random(p.seed);
@@ -250,7 +250,7 @@ TEST_CASE("served: latent attention over e4m3", "[served][latent]") {
         if (p.mask == FA3_MASK_WINDOW) p.window_left = int32_t(random.between(0, 300));
         p.packed_q = true, p.has_sinks = number % 4 == 0, p.page_size = page_size;
         p.packed_k = page_size == 0 && random.chance(0.5), p.uses_k = !p.packed_k;
-        const int64_t queries = has_few_rows ? row.most_rows() / of_query : 70, few = std::min<int64_t>(queries, 4);
+        const int64_t queries = has_few_rows ? row.most_rows() / query_rows : 70, few = std::min<int64_t>(queries, 4);
         ServedProblem::Lengths lengths = {{1, 12000}, {few, 3000}, {1, 63}, {0, 70}, {queries, 0}, {1, 64}, {1, 65},
                                           {queries, 200}};
         if (number % 2)
@@ -385,10 +385,10 @@ TEST_CASE("served: bits of a sequence alone, in another batch and in chunks of i
     INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
     compute(made);
     const auto check = [&](const std::vector<ServedPart>& parts, Kinds kinds) {
-      ServedCase others = parts_of(made, parts, kinds, seed);
-      INFO(others.problem.describe());
-      compute(others);
-      CHECK(same_bits(made, parts, others) == "");
+      ServedCase parts_case = parts_of(made, parts, kinds, seed);
+      INFO(parts_case.problem.describe());
+      compute(parts_case);
+      CHECK(same_bits(made, parts, parts_case) == "");
     };
     const std::vector<ServedPart> all = all_sequences(problem);
     if (all.empty()) continue;

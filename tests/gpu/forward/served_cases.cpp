@@ -83,9 +83,9 @@ void attend(const Served& made, const Sequence& s, int64_t i, int head, Round ro
     for (int c = 0; c < d; ++c) sums[size_t(c)] += p[j] * Number(from_bf16(v[c]));
   }
   // One addend more, without a value: the keys have a share of O.
-  const Number of_keys = m + std::log(l), beyond = Number(sink) - of_keys, share = 1 / (1 + std::exp(beyond));
+  const Number keys_lse = m + std::log(l), beyond = Number(sink) - keys_lse, share = 1 / (1 + std::exp(beyond));
   for (int c = 0; c < d; ++c) o[c] = float(round(sums[size_t(c)] / l * share));
-  lse = float(std::max(of_keys, Number(sink)) + std::log1p(std::exp(-std::abs(beyond))));
+  lse = float(std::max(keys_lse, Number(sink)) + std::log1p(std::exp(-std::abs(beyond))));
 }
 
 void expect_row(const Served& made, const Sequence& s, int64_t i, int head, Expectation& to) {

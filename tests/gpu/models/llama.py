@@ -167,8 +167,8 @@ def compare_fp8(model, tokens, attentions, reference, options):
         logits = logits_of(model, tokens, name)
         assert attention.calls == options.layers, f"{name} was called {attention.calls} times"
         found[name] = errors(logits, reference)
-    ours, *others = attentions
-    limit = 1.1 * min((found[name][0] for name in others), default=math.inf)
+    ours, *rivals = attentions
+    limit = 1.1 * min((found[name][0] for name in rivals), default=math.inf)
     good = math.isfinite(found[ours][0]) and found[ours][0] <= limit
     for name, (rms, largest) in found.items():
         end = f"   limit {limit:.4e}   {'ok' if good else 'FAILED'}" if name == ours else ""

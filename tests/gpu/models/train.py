@@ -97,9 +97,9 @@ def step_errors(found, reference):
     return {name: (squares[name][0] / squares[name][1]).sqrt().item() for name in chosen}
 
 
-def print_row(start, mean_loss, of_names, form, end=""):
+def print_row(start, mean_loss, errors, form, end=""):
     """One number for each column, of a projection that of its worst layer; NaN is the worst of all."""
-    columns = [[x for name, x in of_names.items() if column in name] for column in ("loss", "all", *PROJECTIONS)]
+    columns = [[x for name, x in errors.items() if column in name] for column in ("loss", "all", *PROJECTIONS)]
     worst = [max(column, key=lambda x: math.inf if math.isnan(x) else x) for column in columns]
     print(f"{start:13s} {mean_loss:9s} {' '.join(format(x, form) for x in worst)}{end}", flush=True)
 

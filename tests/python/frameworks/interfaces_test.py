@@ -206,7 +206,7 @@ def packed(device):
         close(o, expected[0], "vllm"), close(lse, expected[1], "vllm")
 
 
-def of_four(device):
+def cute(device):
     """FlashAttention-4's windows, of which bounds below 0 shift them, sinks and their gradient, dense, packed and in
     pages; the layout of lse with qv, and keys that are the values."""
     windows = (((None, None), {}), ((3, None), {"window": (3, -1)}), ((3, 2), {"window": (3, 2)}),
@@ -565,9 +565,9 @@ def signatures(device):
     masks = "window_size=(-1, -1), attention_chunk=0, softcap=0.0"
     plan = "num_splits=1, pack_gqa=None, deterministic=False, sm_margin=0, return_attn_probs=False"
     lengths = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k"
-    of_two = ("dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "
+    rest_2 = ("dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "
               "deterministic=False, return_attn_probs=False")  # fmt: skip
-    of_four = "q, k, v, qv=None, gather_kv_indices=None"
+    first_4 = "q, k, v, qv=None, gather_kv_indices=None"
     masks_of_four = ("window_size=(None, None), learnable_sink=None, softcap=0.0, num_splits=1, pack_gqa=None, "
                      "deterministic=False, score_mod=None, score_mod_bwd=None")  # fmt: skip
     cache = "q, k_cache, v_cache, k=None, v=None, "
@@ -587,17 +587,17 @@ def signatures(device):
          "cache_seqlens, qkv_dtype=torch.bfloat16, headdim_v=None, cu_seqlens_q=None, cu_seqlens_k_new=None, "
          "cache_leftpad=None, page_size=None, max_seqlen_k_new=0, causal=False, window_size=(-1, -1), "
          "attention_chunk=0, has_softcap=False, num_splits=0, pack_gqa=None, sm_margin=0"),
-        (two.flash_attn_func, f"q, k, v, {of_two}"),
-        (two.flash_attn_kvpacked_func, f"q, kv, {of_two}"),
-        (two.flash_attn_qkvpacked_func, f"qkv, {of_two}"),
-        (two.flash_attn_varlen_func, f"q, k, v, {lengths}, {of_two}, block_table=None"),
-        (two.flash_attn_varlen_kvpacked_func, f"q, kv, {lengths}, {of_two}"),
-        (two.flash_attn_varlen_qkvpacked_func, f"qkv, cu_seqlens, max_seqlen, {of_two}"),
+        (two.flash_attn_func, f"q, k, v, {rest_2}"),
+        (two.flash_attn_kvpacked_func, f"q, kv, {rest_2}"),
+        (two.flash_attn_qkvpacked_func, f"qkv, {rest_2}"),
+        (two.flash_attn_varlen_func, f"q, k, v, {lengths}, {rest_2}, block_table=None"),
+        (two.flash_attn_varlen_kvpacked_func, f"q, kv, {lengths}, {rest_2}"),
+        (two.flash_attn_varlen_qkvpacked_func, f"qkv, cu_seqlens, max_seqlen, {rest_2}"),
         (two.flash_attn_with_kvcache, f"{cache}rotary_cos=None, rotary_sin=None, cache_seqlens=None, "
          "cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, "
          "window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, "
          "return_softmax_lse=False"),
-        (four.flash_attn_func, f"{of_four}, softmax_scale=None, causal=False, {masks_of_four}, "
+        (four.flash_attn_func, f"{first_4}, softmax_scale=None, causal=False, {masks_of_four}, "
          "mask_mod=None, aux_tensors=None, aux_scalars=None, block_sparse_tensors=None, block_sparse_tensors_bwd=None, "
          "return_lse=False"),
         (four.flash_attn_varlen_func, "q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, "
@@ -656,7 +656,7 @@ def refusals(device):
 
 torch.manual_seed(1)
 for device in ("cpu", "cuda") if CUDA else ("cpu",):
-    for case in (dense, odd_dims, stacked, packed, of_four, by_parts, caches, other_caches, bounds, eighths, combined,
+    for case in (dense, odd_dims, stacked, packed, cute, by_parts, caches, other_caches, bounds, eighths, combined,
                  compiled, signatures, refusals):  # fmt: skip
         case(device)
         print(f"{device}: {case.__name__}", flush=True)

@@ -240,17 +240,17 @@ def outcome(name):
         assert error.args == ("fa3",)  # looked up in a list of the model's own
         return NOT_LISTED
     names = {config.model_type for config in configs(ours.config)}
-    for what, run, mask, of_theirs in expected:
+    for what, run, mask, their_outputs in expected:
         try:
             with torch.no_grad():
-                of_ours = tensors(run(ours))
+                our_outputs = tensors(run(ours))
         except NotImplementedError as error:
             if not any(str(name) in str(error) for name in names):
                 raise Wrong(f"{what}: {error} names no {names}") from None
             return REFUSED if what == expected[0][0] else f"{REFUSED} with {what}"
         except Exception as error:
             raise Wrong(f"{what}: {error!r}") from None
-        difference = same(of_ours, of_theirs, mask)
+        difference = same(our_outputs, their_outputs, mask)
         if difference is not None:
             raise Wrong(f"{what}: {difference} from eager's")
     return COMPUTED if calls else OWN

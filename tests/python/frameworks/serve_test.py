@@ -262,9 +262,9 @@ def simulated_graphs():
         capturing.pop()
 
     def logits(attention, batch):
-        found = of_batch(attention, batch)
+        found = batch_logits(attention, batch)
         if capturing:
-            capturing[-1].captured = (lambda batch: of_batch(attention, batch)), batch, found
+            capturing[-1].captured = (lambda batch: batch_logits(attention, batch)), batch, found
         return found
 
     stream = lambda *device: types.SimpleNamespace(wait_stream=lambda other: None)
@@ -273,7 +273,7 @@ def simulated_graphs():
                             ("graph_pool_handle", lambda: "pool"), ("stream", lambda _: contextlib.nullcontext())):
             stack.enter_context(replaced(torch.cuda, name, value))
         stack.enter_context(replaced(fa3, "preload", loaded.append))
-        of_batch = stack.enter_context(replaced(model.Fa3, "logits", logits))
+        batch_logits = stack.enter_context(replaced(model.Fa3, "logits", logits))
         yield loaded
 
 
@@ -371,7 +371,7 @@ def command_line(name):
     forgetful = lambda *inputs: None
     with replaced(engine.Pages, "release", forgetful):
         refused(AssertionError, "pages are leaked", run, "--model", name, "--requests", "4", "--pages", "64")
-    with replaced(model.Fa3, "append_by_torch", lambda self, q, *others: (append(self, q, *others), q)[1]) as append:
+    with replaced(model.Fa3, "append_by_torch", lambda self, q, *rest: (append(self, q, *rest), q)[1]) as append:
         status, printed, _ = run("--model", name, "--requests", "8", "--check")
         assert status == 1 and "FAILED" in printed, printed
 

@@ -179,12 +179,12 @@ class Suite:
 
     def compile(self, place, row):
         """The cubin's path, or what the build says against it."""
-        of_table = self.rows[row]
+        line = self.rows[row]
         cubin = os.path.join(place, row + ".cubin")
+        source = os.path.join(place, os.path.relpath(rows.source_of(line.kernel), self.source))
         run = subprocess.run(
-            [sys.executable, os.path.join(self.source, "tools/build/cubin.py"), self.nvcc,
-             os.path.join(place, os.path.relpath(rows.source_of(of_table.kernel), self.source)), cubin, os.path.join(place, row + ".d"), row,
-             of_table.text, os.path.join(place, "ptx")],
+            [sys.executable, os.path.join(self.source, "tools/build/cubin.py"), self.nvcc, source, cubin,
+             os.path.join(place, row + ".d"), row, line.text, os.path.join(place, "ptx")],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return (cubin, "") if run.returncode == 0 else (None, run.stdout)
 

@@ -133,9 +133,9 @@ def tma_elsewhere(code):
     places, _ = other_barrier(code)
     for place in sorted({int(found, 16) for n in code.find(r"SYNCS\.ARRIVE\.TRANS64 ")
                          for found in re.findall(r"\+(0x[0-9a-f]+)\]", code.step(n))}):
-        others = [other for other in places if other != place]
+        other_places = [other for other in places if other != place]
         yield from all_of(code, rf"^U?(IADD3|VIADD) (\w+), (\w+), {hex(place)}\b",
-                          lambda step, old=hex(place), new=hex(others[0]): step.replace(old, new))
+                          lambda step, old=hex(place), new=hex(other_places[0]): step.replace(old, new))
 
 
 def other_map(code):

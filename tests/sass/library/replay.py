@@ -226,19 +226,19 @@ def main(fa3_sass, nvdisasm, cuobjdump, path):
     names = set(mine) | set(theirs)
     wrong = 0
     for name in sorted(names):
-        here, there = mine.get(name), theirs.get(name)
-        if here is None or there is None:
-            print(f"{name}: only {'fa3-sass' if here is None else 'the replay'} has it")
+        own, other = mine.get(name), theirs.get(name)
+        if own is None or other is None:
+            print(f"{name}: only {'fa3-sass' if own is None else 'the replay'} has it")
             wrong += 1
-        elif here[0] != there[0]:
-            print(f"{name}: WGMMAs: replayed {dict(here[0])}, listed {dict(there[0])}")
+        elif own[0] != other[0]:
+            print(f"{name}: WGMMAs: replayed {dict(own[0])}, listed {dict(other[0])}")
             wrong += 1
-        elif lines(here[1]) != lines(there[1]):
+        elif lines(own[1]) != lines(other[1]):
             print(f"{name}: loops differ")
-            print("".join(f"  replayed {line}\n" for line in lines(here[1]) if line not in lines(there[1])), end="")
-            print("".join(f"  listed   {line}\n" for line in lines(there[1]) if line not in lines(here[1])), end="")
+            print("".join(f"  replayed {line}\n" for line in lines(own[1]) if line not in lines(other[1])), end="")
+            print("".join(f"  listed   {line}\n" for line in lines(other[1]) if line not in lines(own[1])), end="")
             wrong += 1
-    loops = sum(len(there[1]) for there in theirs.values())
+    loops = sum(len(listed[1]) for listed in theirs.values())
     print(f"{len(names)} kernels, {loops} loops, {wrong} differ")
     return 1 if wrong or not names else 0
 

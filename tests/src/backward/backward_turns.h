@@ -79,13 +79,13 @@ bool is_summed_up(const PlannedBackwardParams& p, int n, const std::vector<int>&
   const PlannedBlock& block = p.blocks[listed.entry];
   const QTiles share = share_of(block, Bc);
   if (share.none()) return true;
-  const auto of_entry = [&](int32_t entry) { return added[size_t(entry * p.order.heads + listed.head)]; };
+  const auto count_of = [&](int32_t entry) { return added[size_t(entry * p.order.heads + listed.head)]; };
   if (!counts_blocks(p.call.window))
-    return of_entry(first_block_entry(p.order.dq, listed.entry, block.block)) == block.blocks;
+    return count_of(first_block_entry(p.order.dq, listed.entry, block.block)) == block.blocks;
   const Visible seen = visible_of(block.sequence, true, true, {0});
   const int32_t before = block.block - seen.of(share.begin * backward_tile_rows).begin / Bc;
   for (int32_t entry = listed.entry - before; entry <= listed.entry; ++entry)
-    if (of_entry(entry) != 1) return false;
+    if (count_of(entry) != 1) return false;
   return true;
 }
 

@@ -157,9 +157,9 @@ class Maker {
     };
     std::vector<float> scales(whole ? 1 : size_t(rows_.batch * rows_.heads * per_head), 0.0f);
     for (int64_t n = 0; n < rows_.count(); ++n) {
-      float& of_row = scales[number_of(n / rows_.rows / rows_.heads, n / rows_.rows % rows_.heads,
+      float& row_scale = scales[number_of(n / rows_.rows / rows_.heads, n / rows_.rows % rows_.heads,
                                        block_of(n % rows_.rows))];
-      of_row = std::max(of_row, largest[size_t(n)]);
+      row_scale = std::max(row_scale, largest[size_t(n)]);
     }
     const float all = scales.empty() ? 0 : *std::max_element(scales.begin(), scales.end());
     for (float& x : scales) x = x == 0 ? 1 : x / 448;

@@ -90,18 +90,18 @@ TEST_CASE("every scale of e4m3 is the smallest that holds its block") {
                                          : kind == Scales::head ? std::vector<int64_t>{2, heads, 1}
                                                                 : std::vector<int64_t>{2, heads, blocks};
         CHECK(scales[t]->layout.dim == dim);
-        float of_tensor = 0;
+        float tensor_largest = 0;
         std::set<float> different;
         for (int64_t b = 0; b < 2; ++b)
           for (int64_t h = 0; h < heads; ++h) {
             for (int64_t n = 0; n < blocks && kind == Scales::block; ++n)
               CHECK(largest(made, t, b, h, 64 * n, std::min<int64_t>(64, rows - 64 * n)) == 448);
-            const float of_head = largest(made, t, b, h, 0, rows);
-            if (kind == Scales::head) CHECK(of_head == 448);
-            of_tensor = std::max(of_tensor, of_head);
+            const float head_largest = largest(made, t, b, h, 0, rows);
+            if (kind == Scales::head) CHECK(head_largest == 448);
+            tensor_largest = std::max(tensor_largest, head_largest);
             different.insert(made.scale_of(t, b, rows - 1, h));
           }
-        CHECK(of_tensor == 448);
+        CHECK(tensor_largest == 448);
         CHECK(different.size() == (kind == Scales::tensor ? 1 : size_t(2 * heads)));
       }
     }

@@ -243,14 +243,14 @@ void set_numbers(ServedProblem& p, const ServedProblem::Lengths& lengths, uint64
 
 ServedProblem::Lengths other_lengths(const ServedProblem::Lengths& lengths, uint64_t seed) {
   Random random(seed);
-  ServedProblem::Lengths others = lengths;
-  shuffle(others, random);
-  for (auto& pair : others) {
+  ServedProblem::Lengths shuffled = lengths;
+  shuffle(shuffled, random);
+  for (auto& pair : shuffled) {
     if (random.chance(0.4)) pair[0] = random.between(0, pair[0]);
     if (random.chance(0.4)) pair[1] = random.between(0, pair[1]);
     if (random.chance(0.15)) pair = {0, 0};
   }
-  return others;
+  return shuffled;
 }
 
 static void spoil(int32_t& number, Random& random) {

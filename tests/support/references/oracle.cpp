@@ -121,8 +121,8 @@ Floors floors_of(const Terms& terms, const Expected& expected, int64_t elements)
   const bool e4m3 = terms.dtype == FA3_DTYPE_E4M3;
   Floors floors{.o_max = u_p + u_o};
   const Partial partial = e4m3 || terms.transformed ? partial_of(expected) : Partial{};
-  const double of_partial = e4m3 ? 0x1p-12 : truncated(terms);
-  floors.score_rms = of_partial * partial.rms, floors.score_max = 2 * of_partial * partial.max;
+  const double partial_unit = e4m3 ? 0x1p-12 : truncated(terms);
+  floors.score_rms = partial_unit * partial.rms, floors.score_max = 2 * partial_unit * partial.max;
   if (e4m3) {
     floors.o_rms = u * (0.025 + (partial.rows ? 1 / std::sqrt(double(partial.rows)) : 0)) +
                    (terms.equal_weights ? u_p : 0);

@@ -154,8 +154,8 @@ Output plain_forward(const Case& made) {
   const int64_t parts = (p.seqlen_q + part_rows - 1) / part_rows;
   std::vector<std::vector<float>> k(together), v(together);
   for (int64_t first_kv = 0; first_kv < kv_heads; first_kv += together) {
-    const int64_t these = std::min(together, kv_heads - first_kv);
-    tools::parallel_for(these, 1, [&](int64_t begin, int64_t end) {
+    const int64_t heads_now = std::min(together, kv_heads - first_kv);
+    tools::parallel_for(heads_now, 1, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         const int64_t b = (first_kv + n) / p.heads_kv, kv = (first_kv + n) % p.heads_kv;
         k[size_t(n)] = widen(made, 1, b, kv, 0, p.seqlen_k, true);
@@ -163,7 +163,7 @@ Output plain_forward(const Case& made) {
       }
     });
     // A work item is a part of one head's rows, so that few heads still use all cores.
-    tools::parallel_for(these * group * parts, 1, [&](int64_t begin, int64_t end) {
+    tools::parallel_for(heads_now * group * parts, 1, [&](int64_t begin, int64_t end) {
       std::vector<float> s;
       for (int64_t n = begin; n < end; ++n) {
         const int64_t which = n / parts / group, b = (first_kv + which) / p.heads_kv;

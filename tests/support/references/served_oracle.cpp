@@ -76,7 +76,7 @@ template <class Number>
 struct Finish {
   Number lse, all;  // of the keys alone; the sum over theirs
 
-  Finish(const RowInput& row, Number of_keys) : lse(of_keys), all(1 + std::exp(sink(row) - of_keys)) {}
+  Finish(const RowInput& row, Number keys_lse) : lse(keys_lse), all(1 + std::exp(sink(row) - keys_lse)) {}
   static Number sink(const RowInput& row) { return Number(row.sink) - Number(row.offset); }
   float lse_of(const RowInput& row) const {
     const Number other = sink(row);

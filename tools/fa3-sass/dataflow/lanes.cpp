@@ -42,15 +42,15 @@ struct State {
       not_zero[r] = {mine.if_true && there.if_true, mine.if_false && there.if_false};
     }
     for (size_t p = 0; p < uniform_predicates.size(); ++p) {
-      Choice& here = uniform_predicates[p];
+      Choice& merged = uniform_predicates[p];
       const Choice& there = other.uniform_predicates[p];
-      here = {here.if_true && there.if_true, here.if_false && there.if_false};
+      merged = {merged.if_true && there.if_true, merged.if_false && there.if_false};
     }
     for (size_t p = 0; p < predicates.size(); ++p) {
       // What a single lane brings from its way is of one lane, whatever it is.
-      const Choice here = was_one && !one_lane ? Choice{true, true} : predicates[p];
+      const Choice own = was_one && !one_lane ? Choice{true, true} : predicates[p];
       const Choice there = other.one_lane && !one_lane ? Choice{true, true} : other.predicates[p];
-      predicates[p] = {here.if_true && there.if_true, here.if_false && there.if_false};
+      predicates[p] = {own.if_true && there.if_true, own.if_false && there.if_false};
     }
   }
 };
@@ -219,17 +219,17 @@ void set_predicates(State& state, const Decoded& d, bool guarded) {
   } else if (i.is("LOP3") && x.size() > 5 && x[0].is_predicate()) {  // LOP3.LUT P0, RZ, R0, 0x1f, RZ, 0xc0, !PT
     // True if any bit is. If the low five bits of the thread's number always make bits of the result, they are all 0
     // where it is false: in one lane. Of the truth table, entry 4 a + 2 b + c is for bits a, b and c of the inputs.
-    bool of_lane = false;
+    bool names_lane = false;
     for (unsigned lane = 0; lane < 3; ++lane)
       for (unsigned mask = 0; mask < 3; ++mask) {
         if (across(state, x[2 + lane]) != Across::low_bits || mask == lane || !has_low_bits(x[2 + mask])) continue;
         const unsigned both = 4u >> lane | 4u >> mask, third = 7 ^ both;
-        of_lane |= (x[5].value >> both & 1) && (x[5].value >> (both | third) & 1);
+        names_lane |= (x[5].value >> both & 1) && (x[5].value >> (both | third) & 1);
       }
     const bool bit = x[2].kind == Operand::Kind::lane_register && x[3].kind == Operand::Kind::number &&
                      std::has_single_bit(x[3].value) && x[4].kind == Operand::Kind::number && x[4].value == 0;
     const bool kept = bit && x[5].value == 0xc0 && (state.single[static_cast<size_t>(x[2].index)] & x[3].value);
-    set_predicate(state, x[0], {kept, of_lane}, guarded);
+    set_predicate(state, x[0], {kept, names_lane}, guarded);
   } else if (i.is("PLOP3") && x.size() > 5) {  // PLOP3.LUT P0, PT, P1, P2, PT, 0x80, 0x0
     std::array<Choice, 3> inputs;
     std::array<int, 3> constants{-1, -1, -1};

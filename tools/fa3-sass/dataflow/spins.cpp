@@ -114,15 +114,15 @@ class Finder {
     std::set<int> seen;
     const std::uint32_t barrier = offset_of(code(wait));
     while (seen.insert(b).second) {
-      const int here = wait_in(b);
-      if (here < 0) {  // on the way back
+      const int copy = wait_in(b);
+      if (copy < 0) {  // on the way back
         if (block(b).successors.size() != 1) return false;
         b = block(b).successors.front();
         continue;
       }
-      if (offset_of(code(here)) != barrier) return false;
-      if (here != wait) copies.insert(here);
-      b = not_yet(here, b);
+      if (offset_of(code(copy)) != barrier) return false;
+      if (copy != wait) copies.insert(copy);
+      b = not_yet(copy, b);
       if (b < 0) return false;
     }
     return true;

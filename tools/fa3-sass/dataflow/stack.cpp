@@ -20,15 +20,15 @@ struct Place {
 std::optional<Place> place_of(const Instruction& i) {
   constexpr int stack_pointer = 1;
   Place place;
-  bool of_stack = false;
+  bool on_stack = false;
   for (const std::string_view part : split(address_operand(i), '+')) {
     const Operand operand = operand_of(part);
     if (operand.kind == Operand::Kind::number) place.begin += operand.value;
-    else if (operand.kind == Operand::Kind::lane_register && operand.index == stack_pointer) of_stack = true;
+    else if (operand.kind == Operand::Kind::lane_register && operand.index == stack_pointer) on_stack = true;
     else return std::nullopt;
   }
   place.end = place.begin + (i.has("128") ? 16 : i.has("64") ? 8 : 4);
-  return of_stack ? std::optional(place) : std::nullopt;
+  return on_stack ? std::optional(place) : std::nullopt;
 }
 
 }  // namespace

@@ -63,16 +63,16 @@ class Slice {
     while (!work.empty()) {
       const auto [b, before] = work.back();
       work.pop_back();
-      const Block& here = cfg_.blocks[static_cast<size_t>(b)];
+      const Block& visited = cfg_.blocks[static_cast<size_t>(b)];
       bool found = false;
-      for (int k = before - 1; k >= here.begin && !found; --k)
+      for (int k = before - 1; k >= visited.begin && !found; --k)
         if (writes(listing_.code[static_cast<size_t>(k)], wanted)) {
           definitions.insert(k);
           found = true;
         }
       if (found) continue;
       at_header |= b == loop_.header;
-      for (int p : here.predecessors)
+      for (int p : visited.predecessors)
         if (loop_.contains(p) && seen.insert(p).second) work.emplace_back(p, cfg_.blocks[static_cast<size_t>(p)].end);
     }
   }

@@ -350,18 +350,19 @@ class Finder {
       entry->second = behind;
       return true;
     };
-    const auto others = [&](const MbarrierPlace& place) { return !loop.contains(block_of(place.instruction)); };
+    const auto outside_loop = [&](const MbarrierPlace& place) { return !loop.contains(block_of(place.instruction)); };
     for (const MbarrierPlace& other : waits_) {
-      if (!others(other) || !meet(other, wait)) continue;
+      if (!outside_loop(other) || !meet(other, wait)) continue;
       const Loop* round = outermost_loop(listing_, cfg_, other.instruction);
       for (const MbarrierPlace& arrival : arrivals_)
-        if (others(arrival) && (!round || leads_to(*round, other.instruction, arrival.instruction))) learn(arrival, 0);
+        if (outside_loop(arrival) && (!round || leads_to(*round, other.instruction, arrival.instruction)))
+          learn(arrival, 0);
     }
     for (bool more = true; more;) {
       more = false;
       const std::map<const MbarrierPlace*, int> before = known;
       for (const MbarrierPlace& other : waits_) {
-        if (!others(other)) continue;
+        if (!outside_loop(other)) continue;
         for (const auto& [arrival, behind] : before) {
           if (!meet(other, *arrival)) continue;
           // A wait that is for 1 at first does not hold its first turn up.
@@ -369,7 +370,7 @@ class Finder {
           const Loop* round = outermost_loop(listing_, cfg_, other.instruction);
           if (later > 1) continue;
           for (const MbarrierPlace& next : arrivals_)
-            if (others(next) && (!round || (round->contains(block_of(next.instruction)) &&
+            if (outside_loop(next) && (!round || (round->contains(block_of(next.instruction)) &&
                                             precedes(*round, other.instruction, next.instruction))))
               more |= learn(next, later);
         }

@@ -47,7 +47,7 @@ class ImageSource : public Source {
       found.insert(cubin.sm);
       for (const KernelRecord& record : cubin.kernels) places.push_back({i, record, cubin.linked, cubin.sm});
     }
-    choose(found, images_.others());
+    choose(found, images_.other_archs());
     for (Place& place : places) {
       if (place.sm != architecture()) continue;
       if (place.linked) linked.insert(place.record.name);

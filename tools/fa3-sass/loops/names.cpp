@@ -27,8 +27,8 @@ class Naming {
     if (scores_ == 0) return;
     uint32_t dP = 0;
     for (size_t g = 0; g < count; ++g) {
-      const uint32_t others = operand_[g].raw & ~scores_;
-      if (operand_[g].exped & scores_) dP |= others;
+      const uint32_t rest = operand_[g].raw & ~scores_;
+      if (operand_[g].exped & scores_) dP |= rest;
     }
     if (dP == 0)  // P and dS went through shared memory: what meets P in arithmetic and starts from zero is dP
       for (size_t g = 0; g < count; ++g)
@@ -97,8 +97,8 @@ class Naming {
       const bool holds = (next == branch.targets[0]) != guard.inverted;  // the predicate, on this way
       const auto tell = [&](int other) {
         const Instruction& i = at(other);
-        if (const Operand its = guard_of(i); its.kind == guard.kind && its.index == guard.index)
-          guards_[static_cast<size_t>(other)] = holds != its.inverted ? Guard::true_here : Guard::false_here;
+        if (const Operand other_guard = guard_of(i); other_guard.kind == guard.kind && other_guard.index == guard.index)
+          guards_[static_cast<size_t>(other)] = holds != other_guard.inverted ? Guard::true_here : Guard::false_here;
       };
       for (int other = position - 1; other >= 0 && !may_write(at(other), guard); --other) tell(other);
       for (int other = position + 1; other < turn_.size(); ++other) {

@@ -157,8 +157,8 @@ void find_touches(const Listing& listing, Turn& turn) {
         touched |= gemm.accumulator.overlaps(written);
         for (const Registers& read : sources(i)) touched |= gemm.accumulator.overlaps(read);
         for (int step : gemm.register_steps) {
-          const bool of_group = step >= group.first && (group.commit < 0 || step <= group.commit);
-          if (step > position || !of_group) continue;
+          const bool in_group = step >= group.first && (group.commit < 0 || step <= group.commit);
+          if (step > position || !in_group) continue;
           const Instruction& mma =
               listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(step % turn.size())])];
           touched |= a_operand(mma).overlaps(written);

@@ -151,9 +151,9 @@ Budgets budgets_of(const fa3::BackwardRow& row) {
   return {true, row.producer_registers(), row.dq_registers(), row.consumer_registers()};
 }
 // Of the warps that come to a loop with WGMMAs, or of the others.
-std::string moved_registers(const Budgets& of, bool of_consumers) {
+std::string moved_registers(const Budgets& of, bool consumers) {
   if (!of.moved) return "none";
-  if (!of_consumers) return "-" + text(of.producer);
+  if (!consumers) return "-" + text(of.producer);
   return "+" + text(of.consumer) + (of.dq ? " -" + text(of.dq) : "");
 }
 std::string moved_registers(const Budgets& of) {

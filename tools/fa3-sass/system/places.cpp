@@ -33,21 +33,21 @@ std::string first_of(const std::vector<fs::path>& places, const std::string& wha
 }  // namespace
 
 std::string library() {
-  const fs::path here = program_folder();
+  const fs::path program = program_folder();
   std::vector<fs::path> places;
-  if (in_its_build()) places.push_back(here / "../../src/libfa3.so");
+  if (in_its_build()) places.push_back(program / "../../src/libfa3.so");
   // This installation's folder first; others are those of Debian and Ubuntu, of Fedora, and plain.
   for (const char* folder : {FA3_LIBDIR, "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib"})
-    for (const char* name : {"libfa3.so", FA3_SONAME}) places.push_back(here / ".." / folder / name);
+    for (const char* name : {"libfa3.so", FA3_SONAME}) places.push_back(program / ".." / folder / name);
   places.emplace_back("libfa3.so");
   return first_of(places, "no FILE, and no libfa3.so beside this program.");
 }
 
 std::string contracts_folder() {
-  const fs::path here = program_folder();
+  const fs::path program = program_folder();
   std::vector<fs::path> places;
   if (in_its_build()) places.emplace_back(FA3_CONTRACTS);
-  places.push_back(here / "../share/fa3/contracts");
+  places.push_back(program / "../share/fa3/contracts");
   return first_of(places, "no contracts beside this program; --contracts FOLDER names them.");
 }
 
