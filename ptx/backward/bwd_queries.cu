@@ -175,9 +175,9 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
   if (p.rows.store != GradientStore::rounded)
     return store_dq_fp32(p, dQ, row_tile(p, query_work, query_work.first_row(warpgroup)), warp);
   bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
-  const int row = query_work.first_row(warpgroup);
+  const int dq_row = query_work.first_row(warpgroup);
   store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq,
-                     place_in(p, BackwardMap::dq, sequence_of(p, query_work), row, query_work.head),
+                     place_in(p, BackwardMap::dq, sequence_of(p, query_work), dq_row, query_work.head),
                      barrier_warpgroup + warpgroup, warp);
   if (warp == 0 && one_lane) cp_async_bulk_wait_group<0>();
 }

@@ -1,45 +1,9 @@
-#!/usr/bin/env python3
-"""The repository keeps the rules of rules.py, and each rule finds what breaks it.
-
-usage: rules_test.py ROOT
-"""
-import sys
-import unittest
-
-import rules
-
-TREE = rules.read_tree(sys.argv[1])
+"""Each rule of kernels.py finds what breaks it."""
+import kernels as rules
+from breach import Breach
 
 
-class Repository(unittest.TestCase):
-    """One test a rule, made below."""
-
-
-def keeps(rule):
-    def test(self):
-        found = rule(TREE)
-        self.assertEqual(found, [], "\n" + "\n".join(found))
-    return test
-
-
-for rule in rules.RULES:
-    setattr(Repository, f"test_{rule.__name__}", keeps(rule))
-
-
-class RulesCanFail(unittest.TestCase):
-    def one(self, rule, tree, pattern):
-        found = rule(tree)
-        self.assertEqual(len(found), 1, found)
-        self.assertRegex(found[0], pattern)
-
-    def includes(self, path, name, *others):
-        return rules.includes_point_one_way({path: f'#include "{name}"\n', **{other: "" for other in others}})
-
-    def test_the_tree_was_read(self):
-        for path in ("README.md", "include/fa3.h", "ptx/isa/wgmma.cuh", "ptx/forward/fwd.cu", "ptx/table/rows.def",
-                     "src/meson.build"):
-            self.assertIn(path, TREE)
-
+class Kernels(Breach):
     def test_asm(self):
         text = '// asm\n/* asm\n */ const char* asm_ = "asm";\nvoid f() { asm volatile("trap;"); }\n'
         self.one(rules.asm_only_in_isa, {"ptx/tile/a.cuh": text}, r"^ptx/tile/a\.cuh:4: asm: make it a wrapper")
@@ -92,7 +56,8 @@ class RulesCanFail(unittest.TestCase):
         other = good["ptx/table/rows.def"] + row.replace("128", "192")
         self.assertEqual(rules.table_is_sound({**good, "ptx/table/rows.def": other}), [])
         other = good["ptx/table/rows.def"] + row.replace("FORWARD", "FORWARD_DV").replace("64,", "64, 32,", 1) * 2
-        self.one(rules.table_is_sound, {**good, "ptx/table/rows.def": other}, "fa3_a_bf16_d64x32_full_128x64 is already")
+        self.one(rules.table_is_sound, {**good, "ptx/table/rows.def": other},
+                 "fa3_a_bf16_d64x32_full_128x64 is already")
         both = row.replace("FORWARD", "FORWARD_16").replace(" bf16,", "") + step
         self.assertEqual(rules.table_is_sound({**good, "ptx/table/rows.def": both}), [])
         for dtype in ("bf16", "fp16"):
@@ -114,70 +79,9 @@ class RulesCanFail(unittest.TestCase):
             self.assertEqual(rules.behaviour_follows_traits({"tests/a.cpp": text}), [])
         self.assertEqual(rules.behaviour_follows_traits({"src/a.cpp": "if (measured.d == row.d) f();"}), [])
 
-    def test_directions(self):
-        for path, name, target in (
-                ("ptx/isa/a.cuh", "../tile/b.cuh", "ptx/tile/b.cuh"),
-                ("ptx/isa/a.cuh", "table/row.h", "ptx/table/row.h"),
-                ("ptx/tile/a.cuh", "../forward/b.cu", "ptx/forward/b.cu"),
-                ("ptx/tile/a.cuh", "../planned/b.cuh", "ptx/planned/b.cuh"),
-                ("ptx/latent/a.cu", "../forward/b.cuh", "ptx/forward/b.cuh"),
-                ("ptx/tile/a.cuh", "scores/b.cuh", "ptx/tile/scores/b.cuh"),
-                ("ptx/tile/scores/a.cuh", "../loads/b.cuh", "ptx/tile/loads/b.cuh"),
-                ("ptx/backward/a.cu", "passes/b.cuh", "ptx/backward/passes/b.cuh"),
-                ("ptx/backward/passes/a.cu", "../b.cuh", "ptx/backward/b.cuh"),
-                ("ptx/paper/a.cu", "../backward/b.cuh", "ptx/backward/b.cuh"),
-                ("ptx/plan/a.h", "../table/row.h", "ptx/table/row.h"),
-                ("ptx/forward/a.cu", "../../src/b.h", "src/b.h"),
-                ("ptx/table/row.h", "../params/params.h", "ptx/params/params.h"),
-                ("src/a.cpp", "tile/b.cuh", "ptx/tile/b.cuh"),
-                ("src/a.cpp", "params/params.h", "ptx/params/params.h"),
-                ("include/fa3.h", "params/params.h", "ptx/params/params.h"),
-                ("src/a.cpp", "../tools/common/b.h", "tools/common/b.h"),
-                ("src/backward/a.cpp", "forward/b.h", "src/forward/b.h"),
-                ("src/rules/a.cpp", "forward/b.h", "src/forward/b.h"),
-                ("src/device/a.cpp", "rules/b.h", "src/rules/b.h"),
-                ("src/cpu/a.cpp", "device/b.h", "src/device/b.h"),
-                ("src/quantize/a.cpp", "info.h", "src/info.h"),
-                ("src/problem.h", "rules/b.h", "src/rules/b.h"),
-                ("tools/fa3-sass/listing/a.cpp", "../kernels/b.h", "tools/fa3-sass/kernels/b.h"),
-                ("tools/x/a.cpp", "../../src/b.h", "src/b.h"),
-                ("tests/x/a.cpp", "src/b.h", "src/b.h"),
-                ("tools/x/a.cpp", "../../tests/support/b.h", "tests/support/b.h")):
-            found = self.includes(path, name, target)
-            self.assertEqual(len(found), 1, (path, name, found))
-            self.assertIn(f"{path}:1: includes {target}: may include ", found[0])
-        for path, name, target in (("ptx/isa/a.cuh", "b.cuh", "ptx/isa/b.cuh"),
-                                   ("ptx/tile/scores/a.cuh", "../b.cuh", "ptx/tile/b.cuh"),
-                                   ("ptx/tile/epilogue/a.cuh", "../scores/b.cuh", "ptx/tile/scores/b.cuh"),
-                                   ("ptx/backward/a.cu", "b.cuh", "ptx/backward/b.cuh"),
-                                   ("ptx/backward/a.cu", "tile/b.cuh", "ptx/backward/tile/b.cuh"),
-                                   ("src/a.cpp", "table/row.h", "ptx/table/row.h"),
-                                   ("tests/x/problem.cpp", "problem.h", "src/problem.h"),
-                                   ("src/a.cpp", "fa3.h", "include/fa3.h"), ("src/a.cpp", "b.h", "src/b.h"),
-                                   ("src/forward/a.cpp", "rules/b.h", "src/rules/b.h"),
-                                   ("src/combine/a.cpp", "device/b.h", "src/device/b.h"),
-                                   ("src/append/a.cpp", "params/append_params.h", "ptx/params/append_params.h"),
-                                   ("ptx/latent/a.cu", "../planned/b.cuh", "ptx/planned/b.cuh"),
-                                   ("ptx/paper/a.cu", "../forward/b.cuh", "ptx/forward/b.cuh")):
-            self.assertEqual(self.includes(path, name, target), [])
-
-    def test_src_as_include_folder(self):
-        for text in ("include_directories('../../src')", "include_directories('x', '../src/y')"):
-            self.one(rules.includes_point_one_way, {"tests/x/meson.build": f"# src\nx = {text}\n"},
-                     r"meson\.build:2: src is no")
-        self.assertEqual(rules.includes_point_one_way({"tests/x/meson.build": "include_directories('../../ptx')"}), [])
-
     def test_cuda_runtime(self):
         self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda_runtime.h>\n"},
                  r"a\.cpp:1: includes cuda_runtime\.h")
         self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda.h>\n"}, "only src/device/driver.h")
         self.one(rules.no_cuda_runtime, {"ptx/tile/a.cuh": "#include <cute/tensor.hpp>\n"}, "cute/tensor")
         self.assertEqual(rules.no_cuda_runtime({"src/device/driver.h": "#include <cuda.h>\n"}), [])
-
-    def test_readme(self):
-        self.assertEqual(rules.readme_is_short({"README.md": "a\n" * 130}), [])
-        self.one(rules.readme_is_short, {"README.md": "a\n" * 131}, r"^README\.md: 131 lines, .*tools/docs/pages")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
