@@ -37,10 +37,7 @@ FUNCTION_LINES = {
     "ptx/tile/epilogue/combine.cuh: combine": 88,
     "src/forward/plan/lengths.cpp: plan_lengths_params": 87,
     "tools/fa3-bench/options.cpp: parse": 152,
-    "tools/fa3-sass/dataflow/values.cpp: write_registers": 96,
     "tools/fa3-sass/handovers/mbarriers.cpp: find_mbarriers": 112,
-    "tools/fa3-sass/input/cubin.cpp: read_cubin": 82,
-    "tools/fa3-sass/kernels/figures.cpp: loop_figures": 81,
     "tools/peers/peers.py: parse": 82,
     "tools/python/fa3/__init__.py: forward": 89,
 }

@@ -187,6 +187,30 @@ Values combine(const State& state, const std::vector<Operand>& x, const Operand&
   return result;
 }
 
+Values sum_of(const Values& x, const Values& y) {
+  Values sum;
+  sum.runtime = x.runtime || y.runtime;
+  for (int a = 0; a < x.count; ++a)
+    for (int b = 0; b < y.count; ++b) add(sum, x.values[a] + y.values[b]);
+  return sum;
+}
+
+// IMAD.WIDE, with all 64 bits of the product.
+std::uint64_t product_and_sum(const Word* w, bool has_sign) {
+  const std::uint64_t a = w[0], b = w[1];
+  const std::int64_t signed_a = static_cast<std::int32_t>(w[0]), signed_b = static_cast<std::int32_t>(w[1]);
+  return (has_sign ? static_cast<std::uint64_t>(signed_a * signed_b) : a * b) + w[2];
+}
+
+// SHF
+Word shifted(const Word* w, bool left, bool high, bool keeps_sign) {
+  const Word shift = w[1] & 31;
+  const std::uint64_t both = std::uint64_t{w[2]} << 32 | w[0];
+  if (left) return high ? static_cast<Word>(both << shift >> 32) : w[0] << shift;
+  if (high && keeps_sign) return static_cast<Word>(static_cast<std::int32_t>(w[2]) >> shift);
+  return high ? w[2] >> shift : static_cast<Word>(both >> shift);
+}
+
 void write_registers(State& state, const Instruction& i) {
   std::vector<Operand> x = operands_of(i);
   const Operand guard = guard_of(i);
@@ -220,13 +244,7 @@ void write_registers(State& state, const Instruction& i) {
   if (is("IADD3") && i.has("64") && from.size() > 2) {
     for (int part = 0; part < 2; ++part) {
       Values sum = constant(0);
-      for (const Operand& operand : from) {
-        const Values next = at(operand, part), before = sum;
-        sum = {};
-        sum.runtime = before.runtime || next.runtime;
-        for (int a = 0; a < before.count; ++a)
-          for (int b = 0; b < next.count; ++b) add(sum, before.values[a] + next.values[b]);
-      }
+      for (const Operand& operand : from) sum = sum_of(sum, at(operand, part));
       set(sum, part);
     }
     return;
@@ -234,12 +252,8 @@ void write_registers(State& state, const Instruction& i) {
   if (is("IADD3")) return result([](const Word* w) { return w[0] + w[1] + w[2]; }, 3);
   if (is("VIADD")) return result([](const Word* w) { return w[0] + w[1]; }, 2);
   if (is("IMAD") && (i.has("WIDE") || i.has("HI")) && from.size() > 2) {
-    const bool no_sign = i.has("U32");
-    const auto product = [no_sign](const Word* w) {
-      const std::uint64_t a = w[0], b = w[1];
-      const std::int64_t signed_a = static_cast<std::int32_t>(w[0]), signed_b = static_cast<std::int32_t>(w[1]);
-      return (no_sign ? a * b : static_cast<std::uint64_t>(signed_a * signed_b)) + w[2];
-    };
+    const bool has_sign = !i.has("U32");
+    const auto product = [has_sign](const Word* w) { return product_and_sum(w, has_sign); };
     if (i.has("WIDE")) result([&](const Word* w) { return static_cast<Word>(product(w)); }, 3);
     const Values high = combine(state, {from.begin(), from.begin() + 3}, guard,
                                 [&](const Word* w) { return static_cast<Word>(product(w) >> 32); });
@@ -252,15 +266,7 @@ void write_registers(State& state, const Instruction& i) {
   }
   if (is("SHF") && from.size() > 2) {
     const bool left = i.has("L"), high = i.has("HI"), keeps_sign = i.has("S32") && !left;
-    return result(
-        [=](const Word* w) {
-          const Word shift = w[1] & 31;
-          const std::uint64_t both = std::uint64_t{w[2]} << 32 | w[0];
-          if (left) return high ? static_cast<Word>(both << shift >> 32) : w[0] << shift;
-          if (high && keeps_sign) return static_cast<Word>(static_cast<std::int32_t>(w[2]) >> shift);
-          return high ? w[2] >> shift : static_cast<Word>(both >> shift);
-        },
-        3);
+    return result([=](const Word* w) { return shifted(w, left, high, keeps_sign); }, 3);
   }
   if (is("LEA") && i.has("HI") && from.size() > 3)
     return result(

@@ -118,6 +118,21 @@ void add_cover(const Turn& turn, Figures& figures) {
   figures.push_back(text_of("exps_under", join(parts, ", "), uncovered));
 }
 
+// On the usual way through a loop and beside it.
+void add_sums_anywhere(const Kernel& kernel, const Loop& loop, Figures& figures) {
+  std::vector<int> adds, fmas;
+  for (int b : loop.blocks) {
+    const Block& block = kernel.cfg.blocks[static_cast<size_t>(b)];
+    for (int i = block.begin; i < block.end; ++i) {
+      const Kind kind = kind_of(kernel.listing.code[static_cast<size_t>(i)]);
+      if (kind == Kind::add) adds.push_back(i);
+      if (kind == Kind::multiply_add) fmas.push_back(i);
+    }
+  }
+  figures.push_back(count_of("adds_anywhere", adds));
+  figures.push_back(count_of("fmas_anywhere", fmas));
+}
+
 }  // namespace
 
 Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
@@ -188,17 +203,7 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   const Loop none;
   const Loop& whole = kernel.cfg.loops.empty() ? none : kernel.cfg.loops[static_cast<size_t>(loop.loop)];
   figures.push_back(handovers_in(kernel, whole.blocks));
-  // On the usual way and beside it.
-  std::vector<int> adds, fmas;
-  for (int b : whole.blocks)
-    for (int i = kernel.cfg.blocks[static_cast<size_t>(b)].begin; i < kernel.cfg.blocks[static_cast<size_t>(b)].end;
-         ++i) {
-      const Kind kind = kind_of(kernel.listing.code[static_cast<size_t>(i)]);
-      if (kind == Kind::add) adds.push_back(i);
-      if (kind == Kind::multiply_add) fmas.push_back(i);
-    }
-  figures.push_back(count_of("adds_anywhere", adds));
-  figures.push_back(count_of("fmas_anywhere", fmas));
+  add_sums_anywhere(kernel, whole, figures);
   return figures;
 }
 
