@@ -54,9 +54,9 @@ Figure parities(const Kernel& kernel, const std::vector<int>& blocks) {
   const Protocol& protocol = kernel.protocol;
   std::vector<int> waits;
   std::vector<std::string> parts;
-  const std::vector<int> waits = where(kernel, blocks, waits_for_mbarrier);
+  const std::vector<int> executed = where(kernel, blocks, waits_for_mbarrier);
   for (size_t w = 0; w < protocol.waits.size(); ++w) {
-    if (!std::ranges::binary_search(waits, protocol.waits[w])) continue;
+    if (!std::ranges::binary_search(executed, protocol.waits[w])) continue;
     waits.push_back(protocol.waits[w]);
     parts.push_back(protocol.parities[w] < 0 ? "?" : std::to_string(protocol.parities[w]));
   }
@@ -298,11 +298,11 @@ Figures protocol_figures(const Kernel& kernel, const WgmmaLoop& loop) {
     std::string operands;
     for (int step : gemm.steps) {
       wgmmas.push_back(turn.code[static_cast<size_t>(step % turn.size())]);
-      std::string transposed;
-      if (at(step).text.find(".tnspA") != std::string::npos) transposed += "A";
-      if (at(step).text.find(".tnspB") != std::string::npos) transposed += "B";
-      if (step == gemm.steps.front()) operands = transposed;
-      else if (transposed != operands) operands = "in some steps";
+      std::string step_operands;
+      if (at(step).text.find(".tnspA") != std::string::npos) step_operands += "A";
+      if (at(step).text.find(".tnspB") != std::string::npos) step_operands += "B";
+      if (step == gemm.steps.front()) operands = step_operands;
+      else if (step_operands != operands) operands = "in some steps";
     }
     transposed.push_back(operands);
   }
