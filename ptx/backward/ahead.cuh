@@ -3,7 +3,7 @@
 #pragma once
 #include "../isa/fence.cuh"
 #include "../tile/element.cuh"
-#include "others.cuh"
+#include "earlier_dq.cuh"
 
 namespace fa3 {
 

@@ -13,13 +13,13 @@
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
 #include "../tile/shared.cuh"
-#include "gemm.cuh"
 #include "keys_smem.cuh"
-#include "producer.cuh"
-#include "scores.cuh"
-#include "store.cuh"
-#include "unrounded_keys.cuh"
-#include "work.cuh"
+#include "tile/gemm.cuh"
+#include "tile/producer.cuh"
+#include "tile/scores.cuh"
+#include "tile/store.cuh"
+#include "tile/unrounded_keys.cuh"
+#include "tile/work.cuh"
 
 namespace fa3 {
 using namespace ptx;

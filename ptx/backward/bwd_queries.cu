@@ -14,15 +14,15 @@
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
-#include "../tile/load.cuh"
+#include "../tile/loads/load.cuh"
 #include "../tile/shared.cuh"
-#include "fp32_rows.cuh"
-#include "gemm.cuh"
 #include "key_mean.cuh"
 #include "queries_smem.cuh"
 #include "query_work.cuh"
-#include "scores.cuh"
-#include "store.cuh"
+#include "tile/fp32_rows.cuh"
+#include "tile/gemm.cuh"
+#include "tile/scores.cuh"
+#include "tile/store.cuh"
 
 namespace fa3 {
 using namespace ptx;
@@ -34,8 +34,8 @@ FA3_DEVICE void mask_keys(float (&S)[Bc / 2], const Visible& seen, int j, int ro
 #pragma unroll
   for (int i = 0; i < Bc / 2; i++) {
     const int column = i / 4 * 8 + i % 2;  // of S[i], from S[0] on
-    const Keys& of_row = keys[i / 2 % 2];
-    if (column >= of_row.end - key || (seen.bounded_left && column < of_row.begin - key)) S[i] = -INFINITY;
+    const Keys& row_keys = keys[i / 2 % 2];
+    if (column >= row_keys.end - key || (seen.bounded_left && column < row_keys.begin - key)) S[i] = -INFINITY;
   }
 }
 
@@ -52,14 +52,14 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
 
   // The starts of the warpgroup's Q, and of K.
   uint32_t q[] = {uint32_t(descriptor_start(&smem.q[warpgroup]))}, kv[] = {uint32_t(descriptor_start(&smem.k))};
-  const auto of_q = [&] { return rows_descriptor | q[0]; };
+  const auto q_descriptor = [&] { return rows_descriptor | q[0]; };
   static_assert(offsetof(QueriesSmem, dout) == sizeof smem.q);
-  const auto of_dout = [&] { return of_q() + descriptor_units(sizeof smem.q); };
+  const auto dout_descriptor = [&] { return q_descriptor() + descriptor_units(sizeof smem.q); };
   static_assert(offsetof(QueriesSmem, v) == offsetof(QueriesSmem, k) + sizeof smem.k && v_stages == 1);
-  const auto of_k = [&](uint64_t descriptor, const Use& use) {
+  const auto k_descriptor = [&](uint64_t descriptor, const Use& use) {
     return (kv[0] | descriptor) + uint64_t(use.index) * descriptor_units(sizeof smem.k[0]);
   };
-  const auto of_v = [&] { return (kv[0] | rows_descriptor) + descriptor_units(sizeof smem.k); };
+  const auto v_descriptor = [&] { return (kv[0] | rows_descriptor) + descriptor_units(sizeof smem.k); };
 
   float dQ[d / 2], S[Bc / 2], dP[Bc / 2];  // S, and then P, with softcap times the derivative
   uint32_t dS[Bc / 4];
@@ -110,12 +110,12 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
     wait(smem.full_q[warpgroup], 0);
     wait(smem.full_k[next.index], next.parity);
     wgmma_fence();
-    issue_scores<64>(S, of_q(), of_k(rows_descriptor, next));
+    issue_scores<64>(S, q_descriptor(), k_descriptor(rows_descriptor, next));
     wgmma_commit_group();
     wait(smem.full_dout[warpgroup], 0);
     wait(smem.full_v[v_use.index], v_use.parity);
     wgmma_fence();
-    issue_scores<64>(dP, of_dout(), of_v());
+    issue_scores<64>(dP, dout_descriptor(), v_descriptor());
     wgmma_commit_group();
     wgmma_wait_group<1>();
     wgmma_owned(S);
@@ -131,12 +131,12 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
       v_use.next<v_stages>();
       multiply();
       wgmma_fence();
-      issue_gradient(dQ, dS, of_k(columns_descriptor(Bc), use));
+      issue_gradient(dQ, dS, k_descriptor(columns_descriptor(Bc), use));
       wgmma_commit_group();
       next.next<k_stages>();
       wait(smem.full_k[next.index], next.parity);
       wgmma_fence();  // again behind the branch of the wait (C7519)
-      issue_scores<64>(S, of_q(), of_k(rows_descriptor, next));
+      issue_scores<64>(S, q_descriptor(), k_descriptor(rows_descriptor, next));
       wgmma_commit_group();
       wgmma_wait_group<1>();
       wgmma_owned(dQ);
@@ -144,7 +144,7 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
       use.next<k_stages>();
       wait(smem.full_v[v_use.index], v_use.parity);
       wgmma_fence();  // again behind the branch of the wait (C7519)
-      issue_scores<64>(dP, of_dout(), of_v());
+      issue_scores<64>(dP, dout_descriptor(), v_descriptor());
       wgmma_commit_group();
       wgmma_wait_group<1>();
       wgmma_owned(S);
@@ -155,28 +155,29 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
     if (one_lane) arrive(smem.empty_v[v_use.index]);  // the other warpgroup may have one block more
     multiply();
     wgmma_fence();
-    issue_gradient(dQ, dS, of_k(columns_descriptor(Bc), use));
+    issue_gradient(dQ, dS, k_descriptor(columns_descriptor(Bc), use));
     wgmma_commit_group();
     wgmma_wait_group<0>();
     wgmma_owned(dQ);
   }
   if constexpr (has(Trait::centered_k)) {
-    const auto of_row = [](float sum) {
+    const auto row_sum = [](float sum) {
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
     };
     MeanOfColumns<d> mean;
     mean.load(key_mean_of(p, work.batch, work.head_kv), lane);
-    mean.take_off(dQ, of_row(row_sums[0]), of_row(row_sums[1]));
+    mean.take_off(dQ, row_sum(row_sums[0]), row_sum(row_sums[1]));
   }
   // What changes scores leaves no registers for these numbers meanwhile.
-  const QueryWork& its = transforms_scores ? smem.work[0] : work;
+  const QueryWork& query_work = transforms_scores ? smem.work[0] : work;
   if constexpr (transforms_scores) warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
   if (p.rows.store != GradientStore::rounded)
-    return store_dq_fp32(p, dQ, row_tile(p, its, its.first_row(warpgroup)), warp);
+    return store_dq_fp32(p, dQ, row_tile(p, query_work, query_work.first_row(warpgroup)), warp);
   bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
+  const int dq_row = query_work.first_row(warpgroup);
   store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq,
-                     place_in(p, BackwardMap::dq, sequence_of(p, its), its.first_row(warpgroup), its.head),
+                     place_in(p, BackwardMap::dq, sequence_of(p, query_work), dq_row, query_work.head),
                      barrier_warpgroup + warpgroup, warp);
   if (warp == 0 && one_lane) cp_async_bulk_wait_group<0>();
 }

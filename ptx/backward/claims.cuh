@@ -3,7 +3,7 @@
 #include "../isa/fence.cuh"
 #include "../isa/grid.cuh"
 #include "../params/backward_params.h"
-#include "ring.cuh"
+#include "tile/ring.cuh"
 
 namespace fa3 {
 

@@ -4,8 +4,8 @@
 #pragma once
 #include "../isa/barrier.cuh"
 #include "../isa/fence.cuh"
-#include "gemm.cuh"
-#include "work.cuh"
+#include "tile/gemm.cuh"
+#include "tile/work.cuh"
 
 namespace fa3 {
 
@@ -37,9 +37,9 @@ struct alignas(16) KeyMean {
   // before.
   FA3_DEVICE void load(const Params& p, const KeyWork& work, int barrier) {
     const int thread = threadIdx.x % 128;
-    const float its = thread < d ? key_mean_of(p, listed_sequence(p, work), work.head_kv)[thread] : 0.f;
+    const float column_mean = thread < d ? key_mean_of(p, listed_sequence(p, work), work.head_kv)[thread] : 0.f;
     ptx::bar_sync(barrier, 128);
-    if (thread < d) mean[thread] = its;
+    if (thread < d) mean[thread] = column_mean;
     ptx::bar_sync(barrier, 128);
   }
 };

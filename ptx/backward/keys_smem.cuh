@@ -3,10 +3,10 @@
 #include "../isa/fence.cuh"
 #include "../params/backward_params.h"
 #include "../tile/element.cuh"
-#include "ring.cuh"
-#include "score_transform.cuh"
-#include "scores.cuh"
-#include "work.cuh"
+#include "tile/ring.cuh"
+#include "tile/score_transform.cuh"
+#include "tile/scores.cuh"
+#include "tile/work.cuh"
 
 namespace fa3 {
 

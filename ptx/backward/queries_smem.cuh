@@ -3,8 +3,8 @@
 #include "../isa/fence.cuh"
 #include "../tile/element.cuh"
 #include "query_work.cuh"
-#include "ring.cuh"
-#include "score_transform.cuh"
+#include "tile/ring.cuh"
+#include "tile/score_transform.cuh"
 
 namespace fa3 {
 

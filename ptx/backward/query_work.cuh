@@ -1,8 +1,8 @@
 // What a thread block of bwd_queries.cu works on: Br query rows of one head, 64 for each consumer warpgroup, and the
 // blocks of keys that they see.
 #pragma once
-#include "rows.cuh"
-#include "work.cuh"
+#include "tile/rows.cuh"
+#include "tile/work.cuh"
 
 namespace fa3 {
 
@@ -15,22 +15,22 @@ struct QueryWork {
   FA3_DEVICE explicit QueryWork(const BackwardParams& p) {
     const BlockOrder& order = p.query_order;
     const int section = int(blockIdx.x) / order.section;
-    const HeadBlock here = block_at(order, section, blockIdx.x - section * order.section);
-    batch = here.batch_head / p.rows.heads, head = here.batch_head - batch * p.rows.heads;
+    const HeadBlock head_block = block_at(order, section, blockIdx.x - section * order.section);
+    batch = head_block.batch_head / p.rows.heads, head = head_block.batch_head - batch * p.rows.heads;
     head_kv = head / p.heads_per_kv;
     // The last rows see most keys under a causal mask, so they come first.
-    row = (visible(p).later_rows_see_more() ? order.blocks - 1 - here.block : here.block) * Br;
+    row = (visible(p).later_rows_see_more() ? order.blocks - 1 - head_block.block : head_block.block) * Br;
     warpgroups_with_rows = min((p.rows.rows - row + 63) / 64, warpgroups);
-    numbers = int64_t(here.batch_head) * p.rows.tiles * backward_tile_rows;
+    numbers = int64_t(head_block.batch_head) * p.rows.tiles * backward_tile_rows;
   }
   // From the list of tiles. Of each head in a section all sequences follow one another, the last tiles first: where
   // later rows see more, these take longest.
   FA3_DEVICE explicit QueryWork(const PlannedBackwardParams& p) {
     const BlockOrder& order = p.query_order;
     const int section = int(blockIdx.x) / order.section;
-    const HeadBlock here = block_at(order, section, blockIdx.x - section * order.section);
-    head = here.batch_head, head_kv = head / p.heads_per_kv;
-    const int number = order.blocks - 1 - here.block;
+    const HeadBlock head_block = block_at(order, section, blockIdx.x - section * order.section);
+    head = head_block.batch_head, head_kv = head / p.heads_per_kv;
+    const int number = order.blocks - 1 - head_block.block;
     const PlannedTile tile = p.tiles[number];
     batch = tile.sequence, row = tile.tile * Br;
     warpgroups_with_rows = exists() ? min((p.sequences[batch].seqlen_q - row + 63) / 64, warpgroups) : 0;

@@ -5,10 +5,10 @@
 #include "../tile/element.cuh"
 #include "claims.cuh"
 #include "key_mean.cuh"
-#include "ring.cuh"
-#include "score_transform.cuh"
-#include "scores.cuh"
-#include "sequence.cuh"
+#include "tile/ring.cuh"
+#include "tile/score_transform.cuh"
+#include "tile/scores.cuh"
+#include "tile/sequence.cuh"
 
 namespace fa3 {
 
@@ -91,30 +91,30 @@ FA3_DEVICE Element* dq_buffer(BackwardSmem& smem, int square) { return reinterpr
 // the eight have waited for it. Claims are read by all of these warps, dq_writer, gradient_writer, and one more:
 // preparer or, if dQ is added in a fixed order, a second dq_writer.
 FA3_DEVICE void init_barriers(BackwardSmem& smem, bool ordered) {
-  constexpr int of_consumers = 4 * warpgroups * warp_arrivals, of_dq_consumer = 4 * warp_arrivals;
+  constexpr int consumer_arrivals = 4 * warpgroups * warp_arrivals, dq_arrivals = 4 * warp_arrivals;
   init(smem.full_k, 1);
   init(smem.full_v, 1);
-  init(smem.empty_k, of_consumers + of_dq_consumer);
-  init(smem.empty_v, dv_in_stage ? of_consumers : 1);
+  init(smem.empty_k, consumer_arrivals + dq_arrivals);
+  init(smem.empty_v, dv_in_stage ? consumer_arrivals : 1);
   init(smem.sums_ready, 1);
-  init(smem.staged, of_consumers);
+  init(smem.staged, consumer_arrivals);
   init(smem.stored, 1);
-  smem.claims.init(of_consumers + of_dq_consumer + 2 + (ordered ? 1 : has(Trait::prepares_ahead) * warp_arrivals));
+  smem.claims.init(consumer_arrivals + dq_arrivals + 2 + (ordered ? 1 : has(Trait::prepares_ahead) * warp_arrivals));
   for (int i = 0; i < dq_squares; i++) {
-    init(smem.full_dq[0][i], of_dq_consumer);
-    init(smem.full_dq[1][i], of_dq_consumer);
+    init(smem.full_dq[0][i], dq_arrivals);
+    init(smem.full_dq[1][i], dq_arrivals);
     init(smem.empty_dq[i], 1);
   }
   for (int s = 0; s < query_stages; s++) {
     init(smem.full_q[s], 1);
     init(smem.full_dout[s], 1);
-    init(smem.empty_q[s], of_consumers);
-    init(smem.empty_dout[s], of_consumers);
+    init(smem.empty_q[s], consumer_arrivals);
+    init(smem.empty_dout[s], consumer_arrivals);
   }
   for (int i = 0; i < ds_buffers; i++) {
-    init(smem.full_ds[i], of_consumers);
-    init(smem.empty_ds[i], of_dq_consumer);
-    init(smem.s_done[i], of_consumers);
+    init(smem.full_ds[i], consumer_arrivals);
+    init(smem.empty_ds[i], dq_arrivals);
+    init(smem.s_done[i], consumer_arrivals);
   }
   ptx::fence_mbarrier_init();
 }

@@ -2,10 +2,10 @@
 // piece is a tile, and they finish one tile before they begin the next. The kernel for use, fwd.cu, has its own: it
 // begins the next piece while it finishes this one.
 #pragma once
-#include "../tile/epilogue.cuh"
+#include "../tile/epilogue/epilogue.cuh"
 #include "../tile/gemm.cuh"
-#include "../tile/mask.cuh"
 #include "../tile/ring.cuh"
+#include "../tile/scores/mask.cuh"
 
 namespace fa3 {
 

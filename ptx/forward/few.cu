@@ -5,7 +5,7 @@
 // there are not, and a thread has a few scores of a block rather than 64. And K and V are operands from registers: they
 // lie in shared memory as in device memory, in bytes, and are made fp16, which holds every e4m3 number, on their way to
 // the product. Through wgmma, which takes K from shared memory, they would have to be written there again
-// (tile/widen.cuh), which takes longer than memory takes to bring them.
+// (planned/widen.cuh), which takes longer than memory takes to bring them.
 //
 // Each of the warps has a share of every block's keys, and sums of its own, which are put together at a piece's
 // end. So no warp waits for another in between. The walk over pieces and blocks is that of fwd.cu, whose comments name
@@ -22,20 +22,20 @@
 //          2 g + 1 there.
 #include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
+#include "../tile/epilogue/packed.cuh"
 #include "../tile/few_rows.cuh"
-#include "../tile/mask.cuh"
-#include "../tile/narrow_q.cuh"
-#include "../tile/packed.cuh"
+#include "../tile/loads/narrow_q.cuh"
 #include "../tile/ring.cuh"
-#include "../tile/score.cuh"
-#include "../tile/softmax.cuh"
+#include "../tile/scores/mask.cuh"
+#include "../tile/scores/score.cuh"
+#include "../tile/scores/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
 static_assert(has(Trait::few_rows) && has_wide_q && slab_row_bytes == 128 && d == dv);
 
-// One that tile/packed.cuh does not use.
+// One that tile/epilogue/packed.cuh does not use.
 inline constexpr int barrier_all_consumers = barrier_warpgroup + 1;
 
 inline constexpr int row_groups = config.most_rows() / 8;  // of 8 rows, as many as a product has columns
@@ -163,8 +163,8 @@ class Warp {
           const int key = first + 16 * n + x / 2 * 8 + key_of(lane / 4);
 #pragma unroll
           for (int b = 0; b < row_groups; b++) {
-            const Keys& of_row = keys_[2 * b + x % 2];
-            if (key < of_row.begin || key >= of_row.end) s_[n][b][x] = -INFINITY;
+            const Keys& row_keys = keys_[2 * b + x % 2];
+            if (key < row_keys.begin || key >= row_keys.end) s_[n][b][x] = -INFINITY;
           }
         }
     }

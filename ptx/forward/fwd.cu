@@ -9,31 +9,33 @@
 //    barrier, not two. So V(j) is in use i + 1 if K(j) is in use i.
 //  - Blocks are visited from the last to the first, so that masked ones come first and the main loop needs no mask.
 //  - The reference m need not be the row maximum, so O is hardly ever rescaled, and the result is the same
-//    (tile/speculative.cuh).
+//    (tile/scores/speculative.cuh).
 //  - A2.16, the copy of S_next to S_cur, is the conversion of S to P, after the wait for PV, which reads the old P.
 //  - Where whole tiles would leave multiprocessors idle, tiles are split along the keys (work.h). A part is computed as
 //    a whole tile is; for each 16 rows, the warp that is the last to finish its part puts the parts together and stores
-//    the result (tile/combine.cuh).
+//    the result (tile/epilogue/combine.cuh).
 //  - With Heads::packed a row is a query of one of the heads that share a K/V head (packing.h), and a warpgroup
-//    puts the parts of its rows together and stores them at once (tile/packed.cuh).
+//    puts the parts of its rows together and stores them at once (tile/epilogue/packed.cuh).
 //  - With Trait::shares_keys two warpgroups have the same rows, and each computes every second block
-//    (tile/shared_keys.cuh). So `i` goes on by two, and the V of an iteration lies in the stage before that of its K.
+//    (tile/epilogue/shared_keys.cuh). So `i` goes on by two, and the V of an iteration lies in the stage before that of
+//    its K.
 //  - Elements of 8 bits (the paper's section 3.3) go the same way. What differs is in the parts: P's place in registers
-//    (convert), V's in shared memory (tile/transpose.cuh), scales (tile/score.cuh, store_scaled_o).
+//    (convert), V's in shared memory (tile/loads/transpose.cuh), scales (tile/scores/score.cuh, store_scaled_o).
 //  - What differs from row to row of the table is in three structs: Walk, which blocks a warpgroup computes
-//    (forward/walk.cuh); Sums, how products add up to O (forward/sums.cuh); Exit, how O leaves (tile/exit.cuh).
+//    (forward/walk.cuh); Sums, how products add up to O (forward/sums.cuh); Exit, how O leaves
+//    (tile/epilogue/exit.cuh).
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
 #include <type_traits>
 
 #include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
-#include "../tile/excess.cuh"
-#include "../tile/exit.cuh"
+#include "../tile/epilogue/exit.cuh"
 #include "../tile/gemm.cuh"
-#include "../tile/mask.cuh"
-#include "../tile/narrow_q.cuh"
-#include "../tile/score_transform.cuh"
-#include "../tile/speculative.cuh"
+#include "../tile/loads/narrow_q.cuh"
+#include "../tile/scores/excess.cuh"
+#include "../tile/scores/mask.cuh"
+#include "../tile/scores/score_transform.cuh"
+#include "../tile/scores/speculative.cuh"
 #include "producer.cuh"
 #include "sums.cuh"
 #include "walk.cuh"

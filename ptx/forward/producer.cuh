@@ -6,11 +6,11 @@
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
-#include "../tile/empty_rows.cuh"
-#include "../tile/landing.cuh"
+#include "../tile/epilogue/empty_rows.cuh"
+#include "../tile/loads/landing.cuh"
+#include "../tile/loads/source.cuh"
+#include "../tile/loads/transpose.cuh"
 #include "../tile/ring.cuh"
-#include "../tile/source.cuh"
-#include "../tile/transpose.cuh"
 
 namespace fa3 {
 
@@ -147,8 +147,8 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       const int nth = bounded_right && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
       const int row = first_row(p, tile) + 64 * nth;
       RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
-      const Blocks of_rows = key_blocks(visible(p), row);
-      const int computed = min(max(of_rows.end - work.begin, 0), blocks);
+      const Blocks row_blocks = key_blocks(visible(p), row);
+      const int computed = min(max(row_blocks.end - work.begin, 0), blocks);
       // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
       if (takes_first && !end && computed > 0) load_q(smem.q[buffer], full, p, row, tile.head, tile.batch);
       block.row = row;

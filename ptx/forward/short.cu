@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "../tile/block.cuh"
-#include "../tile/source.cuh"
+#include "../tile/loads/source.cuh"
 #include "consumer.cuh"
 
 namespace fa3 {

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "../tile/gemm.cuh"
-#include "../tile/softmax.cuh"
+#include "../tile/scores/softmax.cuh"
 
 namespace fa3 {
 

@@ -4,9 +4,9 @@
 #pragma once
 #include "../isa/matrix.cuh"
 #include "../isa/wgmma.cuh"
+#include "../tile/epilogue/packed.cuh"
 #include "../tile/few_rows.cuh"
-#include "../tile/packed.cuh"
-#include "../tile/softmax.cuh"
+#include "../tile/scores/softmax.cuh"
 
 namespace fa3 {
 
@@ -39,8 +39,8 @@ class SeenKeys {
     if (key >= all_.begin && key + Bc <= all_.end) return;
 #pragma unroll
     for (int x = 0; x < most_rows / 2; x++) {
-      const int of_x = key + 16 * warp + threadIdx.x % 32 / 4 + x / 2 % 2 * 8;
-      if (of_x < keys_[row_of(x)].begin || of_x >= keys_[row_of(x)].end) S[x] = -INFINITY;
+      const int x_key = key + 16 * warp + threadIdx.x % 32 / 4 + x / 2 % 2 * 8;
+      if (x_key < keys_[row_of(x)].begin || x_key >= keys_[row_of(x)].end) S[x] = -INFINITY;
     }
   }
 
@@ -51,28 +51,28 @@ class SeenKeys {
 // Scores of a row lie in all four warps of a warpgroup. What these tell each other of the rows.
 class AmongWarps {
  public:
-  FA3_DEVICE AmongWarps(float (&of_warps)[4][most_rows], int warpgroup, int warp)
-      : of_warps_(of_warps), warpgroup_(warpgroup), warp_(warp) {}
+  FA3_DEVICE AmongWarps(float (&warp_rows)[4][most_rows], int warpgroup, int warp)
+      : warp_rows_(warp_rows), warpgroup_(warpgroup), warp_(warp) {}
 
   FA3_DEVICE void sync() const { ptx::bar_sync(barrier_warpgroup + warpgroup_, 128); }
   // What each warp has, for all of them, behind a barrier.
   FA3_DEVICE void share(const float (&x)[lane_rows]) const {
     if (threadIdx.x % 32 < 4)
 #pragma unroll
-      for (int r = 0; r < lane_rows; r++) of_warps_[warp_][lane_row(r)] = x[r];
+      for (int r = 0; r < lane_rows; r++) warp_rows_[warp_][lane_row(r)] = x[r];
     sync();
   }
   // Of the lane's row number r, what warp w has shared.
-  FA3_DEVICE float shared_by(int w, int r) const { return of_warps_[w][lane_row(r)]; }
+  FA3_DEVICE float shared_by(int w, int r) const { return warp_rows_[w][lane_row(r)]; }
   // The sum of what all have shared.
   FA3_DEVICE float sum(int r) const { return shared_by(0, r) + shared_by(1, r) + shared_by(2, r) + shared_by(3, r); }
   // m becomes the largest score of all warps' keys so far. alpha: what l and O are to be multiplied by. largest: of the
   // lane's keys.
   FA3_DEVICE void raise(const float (&largest)[lane_rows], float (&m)[lane_rows], float (&alpha)[lane_rows]) const {
-    float of_warp[lane_rows];
+    float warp_largest[lane_rows];
 #pragma unroll
-    for (int r = 0; r < lane_rows; r++) of_warp[r] = column_max(largest[r]);
-    share(of_warp);
+    for (int r = 0; r < lane_rows; r++) warp_largest[r] = column_max(largest[r]);
+    share(warp_largest);
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) {
       float raised = m[r];
@@ -83,12 +83,12 @@ class AmongWarps {
     }
   }
   // What any warp says, bit by bit, the same in all lanes.
-  FA3_DEVICE static uint32_t any(const uint32_t (&of_warps)[4]) {
-    return __reduce_or_sync(0xffffffffu, of_warps[0] | of_warps[1] | of_warps[2] | of_warps[3]);
+  FA3_DEVICE static uint32_t any(const uint32_t (&warp_bits)[4]) {
+    return __reduce_or_sync(0xffffffffu, warp_bits[0] | warp_bits[1] | warp_bits[2] | warp_bits[3]);
   }
 
  private:
-  float (&of_warps_)[4][most_rows];
+  float (&warp_rows_)[4][most_rows];
   int warpgroup_, warp_;
 };
 
@@ -163,15 +163,15 @@ struct RowSums {
 #pragma unroll
     for (int n = 0; n < strips; n++) m[n][0] = m[n][1] = lowest_m, l[n][0] = l[n][1] = 0.f, fit[n][0] = fit[n][1] = 1.f;
   }
-  // Of all rows. Without of_fit O fits already.
-  FA3_DEVICE void read(const float* of_m, const float* of_l, const float* of_fit = nullptr) {
+  // Of all rows. Without row_fit O fits already.
+  FA3_DEVICE void read(const float* row_m, const float* row_l, const float* row_fit = nullptr) {
 #pragma unroll
     for (int n = 0; n < strips; n++)
 #pragma unroll
       for (int b = 0; b < 2; b++) {
         const int row = PartStrip::rows * n + threadIdx.x % 32 / 4 + 8 * b;
-        m[n][b] = of_m[row], l[n][b] = of_l[row];
-        if (of_fit) fit[n][b] = of_fit[row];
+        m[n][b] = row_m[row], l[n][b] = row_l[row];
+        if (row_fit) fit[n][b] = row_fit[row];
       }
   }
 };

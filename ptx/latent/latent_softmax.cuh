@@ -2,7 +2,7 @@
 // fp16 is made of P for each scale, and how Q is made ready for it.
 #pragma once
 #include "../isa/shared.cuh"
-#include "../tile/narrow_q.cuh"
+#include "../tile/loads/narrow_q.cuh"
 #include "../tile/unpack.cuh"
 #include "few_latent.cuh"
 #include "latent_fragments.cuh"
@@ -92,29 +92,32 @@ struct Sums {
     }
   }
   // weight: of the lane's keys, with each scale.
-  FA3_DEVICE void add(const Exponentials& of_block, const float (&weight)[2][scales]) {
+  FA3_DEVICE void add(const Exponentials& exponentials, const float (&weight)[2][scales]) {
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) {
       const int x = 4 * (r / 2) + r % 2;
-      l[r] += of_block.p[x] + of_block.p[x + 2];
+      l[r] += exponentials.p[x] + exponentials.p[x + 2];
     }
 #pragma unroll
     for (int i = 0; i < fits; i++) {
       Accumulators multiplied;
-      unpack(false, of_block.multiplied[i], multiplied);
+      unpack(false, exponentials.multiplied[i], multiplied);
 #pragma unroll
       for (int x = 0; x < most_rows / 2; x++) {
-        weighted[i][row_of(x)] = fmaf(of_block.p[x], fabsf(weight[x / 2 % 2][i]), weighted[i][row_of(x)]);
+        weighted[i][row_of(x)] = fmaf(exponentials.p[x], fabsf(weight[x / 2 % 2][i]), weighted[i][row_of(x)]);
         rounded[i][row_of(x)] += fabsf(multiplied[x]);
       }
     }
   }
-  FA3_DEVICE void scale(const float (&alpha)[lane_rows], const float (&of_scale)[scales]) {
+  FA3_DEVICE void scale(const float (&alpha)[lane_rows], const float (&factor_change)[scales]) {
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) {
       l[r] *= alpha[r];
 #pragma unroll
-      for (int i = 0; i < fits; i++) weighted[i][r] *= alpha[r] * of_scale[i], rounded[i][r] *= alpha[r] * of_scale[i];
+      for (int i = 0; i < fits; i++) {
+        weighted[i][r] *= alpha[r] * factor_change[i];
+        rounded[i][r] *= alpha[r] * factor_change[i];
+      }
     }
   }
 };
@@ -123,7 +126,7 @@ struct Sums {
 class Softmax {
  public:
   FA3_DEVICE Softmax(const Params& p, const RowBlock& block, Smem& smem, int number, int warp)
-      : smem_(smem), share_(smem.latent_share[number]), among_warps_(share_.of_warps, number, warp), number_(number),
+      : smem_(smem), share_(smem.latent_share[number]), among_warps_(share_.warp_rows, number, warp), number_(number),
         warp_(warp), seen_(p, block), c_(p.softmax_scale_log2) {
     sums_.clear();
 #pragma unroll
@@ -178,16 +181,16 @@ class Softmax {
     for (int i = 0; i < scales; i++)
       too_large |= fmaxf(fabsf(scale[0][i]), fabsf(scale[1][i])) * factor_[i] > factor::most;
     // Warpgroups with a share of the same scores have the same m, and so move it together; a factor is one's own.
-    const uint32_t of_warp = __reduce_or_sync(0xffffffffu, (exceeds ? m_moves : 0) | (too_large ? factor_moves : 0));
-    if (threadIdx.x % 32 == 0) share_.moves[t & 1][warp_] = of_warp;
-    Exponentials of_block;
+    const uint32_t warp_moves = __reduce_or_sync(0xffffffffu, (exceeds ? m_moves : 0) | (too_large ? factor_moves : 0));
+    if (threadIdx.x % 32 == 0) share_.moves[t & 1][warp_] = warp_moves;
+    Exponentials exponentials;
     float weight[2][scales];
-    exponentiate(t, S, scale, weight, of_block);
+    exponentiate(t, S, scale, weight, exponentials);
     if (const uint32_t moves = AmongWarps::any(share_.moves[t & 1])) {
       raise(moves & m_moves, largest, scale, columns);
-      exponentiate(t, S, scale, weight, of_block);
+      exponentiate(t, S, scale, weight, exponentials);
     }
-    sums_.add(of_block, weight);
+    sums_.add(exponentials, weight);
   }
 
   // At the end of a piece: O without the factors, fitted to l; m and l of all rows in LatentShare, behind a barrier.
@@ -220,14 +223,14 @@ class Softmax {
   FA3_DEVICE void add_other_share(uint32_t t, Accumulators& S) const {
     const int thread = threadIdx.x % 128;
     float4(&own)[most_rows / 8][128] = share_.scores[t & 1];
-    const float4(&others)[most_rows / 8][128] = smem_.latent_share[number_ ^ 1].scores[t & 1];
+    const float4(&other_scores)[most_rows / 8][128] = smem_.latent_share[number_ ^ 1].scores[t & 1];
 #pragma unroll
     for (int i = 0; i < most_rows / 8; i++)
       own[i][thread] = make_float4(S[4 * i], S[4 * i + 1], S[4 * i + 2], S[4 * i + 3]);
     ptx::bar_sync(barrier_all_consumers, 128 * consumers);
 #pragma unroll
     for (int i = 0; i < most_rows / 8; i++) {
-      const float4 x = others[i][thread];
+      const float4 x = other_scores[i][thread];
       const float other[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int n = 0; n < 4; n++) S[4 * i + n] = __fadd_rn(S[4 * i + n], other[n]);
@@ -260,8 +263,8 @@ class Softmax {
   }
 
   FA3_DEVICE void exponentiate(uint32_t t, const Accumulators& S, const float (&scale)[2][scales],
-                               float (&weight)[2][scales], Exponentials& of_block) const {
-    float(&P)[most_rows / 2] = of_block.p;
+                               float (&weight)[2][scales], Exponentials& exponentials) const {
+    float(&P)[most_rows / 2] = exponentials.p;
 #pragma unroll
     for (int x = 0; x < most_rows / 2; x++) P[x] = ptx::ex2_approx_ftz(S[x] - m_[row_of(x)]);
 #pragma unroll
@@ -270,8 +273,9 @@ class Softmax {
       for (int upper = 0; upper < 2; upper++) weight[upper][i] = scale[upper][i] * factor_[i];
 #pragma unroll
       for (int n = 0; n < lane_rows; n++)
-        of_block.multiplied[i][n] = ptx::cvt_rn_f16x2_f32(P[2 * n + 1] * weight[n % 2][i], P[2 * n] * weight[n % 2][i]);
-      write_p(p(t) + i * most_rows * Bc, of_block.multiplied[i], warp_);
+        exponentials.multiplied[i][n] =
+            ptx::cvt_rn_f16x2_f32(P[2 * n + 1] * weight[n % 2][i], P[2 * n] * weight[n % 2][i]);
+      write_p(p(t) + i * most_rows * Bc, exponentials.multiplied[i], warp_);
     }
     ptx::fence_proxy_async_shared();  // WGMMA reads it
     among_warps_.sync();
@@ -284,11 +288,11 @@ class Softmax {
 #pragma unroll
     for (int i = 0; i < scales; i++) {
       const uint32_t low = __float_as_uint(fabsf(scale[0][i])), high = __float_as_uint(fabsf(scale[1][i]));
-      const uint32_t of_lane = max(low < infinity ? low : 0, high < infinity ? high : 0);
-      const uint32_t of_warp = __reduce_max_sync(0xffffffffu, of_lane);
-      if (threadIdx.x % 32 == 0) share_.largest_scale[warp_][i] = of_warp;
+      const uint32_t lane_bits = max(low < infinity ? low : 0, high < infinity ? high : 0);
+      const uint32_t warp_bits = __reduce_max_sync(0xffffffffu, lane_bits);
+      if (threadIdx.x % 32 == 0) share_.largest_scale[warp_][i] = warp_bits;
     }
-    float alpha[lane_rows], of_scale[scales];
+    float alpha[lane_rows], factor_change[scales];
     if (m_too) {
       among_warps_.raise(largest, m_, alpha);
     } else {
@@ -298,16 +302,16 @@ class Softmax {
     }
 #pragma unroll
     for (int i = 0; i < scales; i++) {
-      uint32_t of_all = 0;
+      uint32_t largest_bits = 0;
 #pragma unroll
-      for (int w = 0; w < 4; w++) of_all = max(of_all, share_.largest_scale[w][i]);
-      const bool too_large = __uint_as_float(of_all) * factor_[i] > factor::most;
-      const float factor = too_large ? factor::of(of_all) : factor_[i];
-      of_scale[i] = factor * factor::inverse(factor_[i]);
+      for (int w = 0; w < 4; w++) largest_bits = max(largest_bits, share_.largest_scale[w][i]);
+      const bool too_large = __uint_as_float(largest_bits) * factor_[i] > factor::most;
+      const float factor = too_large ? factor::of(largest_bits) : factor_[i];
+      factor_change[i] = factor * factor::inverse(factor_[i]);
       factor_[i] = factor;
     }
-    sums_.scale(alpha, of_scale);
-    columns.scale([&](int tile, int r) { return alpha[r] * of_scale[tile / 2]; });
+    sums_.scale(alpha, factor_change);
+    columns.scale([&](int tile, int r) { return alpha[r] * factor_change[tile / 2]; });
   }
 
   Smem& smem_;

@@ -23,12 +23,12 @@
 //    128 heads: 3%).
 #include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
-#include "../tile/excess.cuh"
-#include "../tile/exit.cuh"
+#include "../tile/epilogue/exit.cuh"
 #include "../tile/gemm.cuh"
-#include "../tile/mask.cuh"
-#include "../tile/score_transform.cuh"
-#include "../tile/speculative.cuh"
+#include "../tile/scores/excess.cuh"
+#include "../tile/scores/mask.cuh"
+#include "../tile/scores/score_transform.cuh"
+#include "../tile/scores/speculative.cuh"
 #include "halves_ring.cuh"
 
 namespace fa3 {

@@ -13,7 +13,7 @@
 #include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
 #include "../tile/gemm.cuh"
-#include "../tile/softmax.cuh"
+#include "../tile/scores/softmax.cuh"
 #include "../tile/unpack.cuh"
 #include "few_latent.cuh"
 #include "halves_ring.cuh"
@@ -73,7 +73,7 @@ struct Half : TransposedO<o_tiles> {
 class Softmax {
  public:
   FA3_DEVICE Softmax(const Params& p, const RowBlock& block, const HandOver& hand_over, Smem& smem, int warp)
-      : hand_over_(hand_over), among_warps_(smem.of_warps, 0, warp), warp_(warp), seen_(p, block) {
+      : hand_over_(hand_over), among_warps_(smem.warp_rows, 0, warp), warp_(warp), seen_(p, block) {
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) {
       // What other rows hold moves no m.
@@ -153,11 +153,11 @@ class Softmax {
       for (int r = 0; r < lane_rows; r++) hand_over_.scored(t).alpha[lane_row(r)] = alpha[r];
   }
   // Sums of all lanes and warps, for the first warp.
-  FA3_DEVICE void add_warps_up(const float (&of_lane)[lane_rows], float (&sum)[lane_rows]) const {
-    float of_warp[lane_rows];
+  FA3_DEVICE void add_warps_up(const float (&lane_sum)[lane_rows], float (&sum)[lane_rows]) const {
+    float warp_sum[lane_rows];
 #pragma unroll
-    for (int r = 0; r < lane_rows; r++) of_warp[r] = column_sum(of_lane[r]);
-    among_warps_.share(of_warp);
+    for (int r = 0; r < lane_rows; r++) warp_sum[r] = column_sum(lane_sum[r]);
+    among_warps_.share(warp_sum);
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) sum[r] = among_warps_.sum(r);
     among_warps_.sync();  // all have read

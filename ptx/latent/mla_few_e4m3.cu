@@ -82,11 +82,11 @@ struct Merged {
   // the bits do not depend on which of them has had which blocks.
   FA3_DEVICE void add_up(const AllColumns& columns, const float4* left, const LatentShare& own,
                          const LatentShare& other, int number) {
-    float weight[lane_rows], of_other[lane_rows];
+    float weight[lane_rows], other_weight[lane_rows];
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) {
       const float a = own.m[lane_row(r)], b = other.m[lane_row(r)], m = fmaxf(a, b);
-      weight[r] = part_weight(a, m), of_other[r] = part_weight(b, m);
+      weight[r] = part_weight(a, m), other_weight[r] = part_weight(b, m);
     }
 #pragma unroll
     for (int i = 0; i < o_tiles; i++)
@@ -98,7 +98,7 @@ struct Merged {
         for (int k = 0; k < 4; k++) {
           const float a = number == 0 ? columns.o[i][x + k] : columns.o[o_tiles + i][x + k];
           const int r = row_of(x + k);
-          o[i][x + k] = __fadd_rn(__fmul_rn(a, weight[r]), __fmul_rn(b[k], of_other[r]));
+          o[i][x + k] = __fadd_rn(__fmul_rn(a, weight[r]), __fmul_rn(b[k], other_weight[r]));
         }
       }
 #pragma unroll

@@ -9,8 +9,8 @@
 
 #include "../forward/consumer.cuh"
 #include "../tile/block.cuh"
-#include "../tile/softmax.cuh"
-#include "../tile/source.cuh"
+#include "../tile/loads/source.cuh"
+#include "../tile/scores/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;

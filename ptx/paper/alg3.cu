@@ -5,11 +5,11 @@
 //    they come out of the exponentials, in registers.
 //  - Each consumer warpgroup computes half of the columns of dQ, for which it needs dS of both: a barrier between them.
 //  - The first one to hold a tile's semaphore stores dQ, so that nothing is cleared before.
-#include "../backward/gemm.cuh"
-#include "../backward/producer.cuh"
-#include "../backward/scores.cuh"
-#include "../backward/store.cuh"
-#include "../backward/work.cuh"
+#include "../backward/tile/gemm.cuh"
+#include "../backward/tile/producer.cuh"
+#include "../backward/tile/scores.cuh"
+#include "../backward/tile/store.cuh"
+#include "../backward/tile/work.cuh"
 #include "../isa/barrier.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
@@ -22,7 +22,7 @@ using namespace ptx;
 // The barrier of both consumers, and those of each.
 inline constexpr int consumers_barrier = 1, own_barrier = 2;
 
-// As in tile/softmax.cuh: never taken, as no exponential is negative.
+// As in tile/scores/softmax.cuh: never taken, as no exponential is negative.
 FA3_DEVICE void end_basic_block(const uint32_t (&P)[Br / 4]) {
   uint32_t signs = 0;
   for (uint32_t pair : P) signs |= pair;

@@ -8,7 +8,7 @@
 #include "../forward/consumer.cuh"
 #include "../forward/producer.cuh"
 #include "../tile/block.cuh"
-#include "../tile/softmax.cuh"
+#include "../tile/scores/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;

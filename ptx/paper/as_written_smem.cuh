@@ -1,6 +1,6 @@
 // The shared memory of alg3.cu, and its barriers. No offset arithmetic exists outside this struct.
 #pragma once
-#include "../backward/ring.cuh"
+#include "../backward/tile/ring.cuh"
 #include "../isa/fence.cuh"
 #include "../params/backward_params.h"
 #include "../tile/element.cuh"

@@ -28,7 +28,7 @@ struct BackwardRows {
   RowStrides dq_stride;
   float* lse_log2;  // LSE times log2(e)
   float* delta;     // D of fa3.h
-  float* dq_sums;   // backward/rows.cuh says how they lie; null if nothing is summed up
+  float* dq_sums;   // backward/tile/rows.cuh says how they lie; null if nothing is summed up
   int32_t rows;  // that see a key
   int32_t head_dim, head_dim_v;  // of dq, of o and dout; the kernel's may be larger
   int32_t bf16;
@@ -46,7 +46,7 @@ struct EmptyRows {
 
 // Where a K/V head has several parts, or gradients are float32: what the pass behind the products adds up, and writes.
 struct BackwardKeys {
-  float* sums;        // backward/key_sums.cuh says how they lie; null if order.key_sums is 1
+  float* sums;        // backward/tile/key_sums.cuh says how they lie; null if order.key_sums is 1
   uint16_t *dk, *dv;  // or float, see BackwardRows::store
   RowStrides dk_stride, dv_stride;
   int32_t head_dim, head_dim_v;  // of dk, of dv

@@ -31,7 +31,7 @@ struct Workspace {
 };
 
 // Of 64 rows of a split tile, with a byte for the 16 rows of each warp: how many parts have taken a ticket, and how
-// many have written their result into their slot (tile/combine.cuh).
+// many have written their result into their slot (tile/epilogue/combine.cuh).
 struct Tickets {
   uint32_t taken, written;
 };

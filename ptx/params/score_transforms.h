@@ -23,7 +23,7 @@ struct Softcap {
   float wide[wide_terms];  // its coefficients, for S in place of x
   float exponent;          // cap tanh(S / cap) = cap - 2 cap / (1 + exp2(S exponent))
 
-  // The same times softmax_scale_log2, for exponents: m as in tile/softmax.cuh.
+  // The same times softmax_scale_log2, for exponents: m as in tile/scores/softmax.cuh.
   float cap_scaled;
   float narrow_scaled[narrow_terms], wide_scaled[wide_terms];
   // Of the narrow and the wide one: it holds for exponents up to highest - m; and, if the row's sum of exponentials is

@@ -11,7 +11,7 @@
 #include "../isa/math.cuh"
 #include "../params/params.h"
 #include "../tile/config.cuh"
-#include "../tile/part_strip.cuh"
+#include "../tile/epilogue/part_strip.cuh"
 #include "../tile/row_sums.cuh"
 #include "../tile/shared.cuh"
 
@@ -41,7 +41,7 @@ class AddParts {
 
   struct Shared {
     int before[threads + 1];  // items of the entries before each of `threads`
-    int of_warps[warps];
+    int warp_sums[warps];
     float4 o[warps][chunk_groups][32];
     float4 sums[warps][32];
   };
@@ -92,9 +92,9 @@ class AddParts {
       const int more = __shfl_up_sync(0xffffffffu, sum, lanes);
       if (lane >= lanes) sum += more;
     }
-    if (lane == 31) shared_.of_warps[warp] = sum;
+    if (lane == 31) shared_.warp_sums[warp] = sum;
     __syncthreads();
-    for (int w = 0; w < warp; w++) sum += shared_.of_warps[w];
+    for (int w = 0; w < warp; w++) sum += shared_.warp_sums[w];
     shared_.before[threadIdx.x + 1] = sum;
     if (threadIdx.x == 0) shared_.before[0] = 0;
     __syncthreads();
@@ -109,8 +109,8 @@ class AddParts {
       if (shared_.before[low + step] <= item) low += step;
     const Planned piece = p_.planned[first + low];
     item -= shared_.before[low];
-    const int parts = piece.parts, of_strip = chunks(parts), chunk = item % of_strip;
-    const int head = item / of_strip / strips(), strip = item / of_strip - head * strips();
+    const int parts = piece.parts, strip_chunks = chunks(parts), chunk = item % strip_chunks;
+    const int head = item / strip_chunks / strips(), strip = item / strip_chunks - head * strips();
     const bool shares = parts >= many_parts;
     const int warp = threadIdx.x / 32, group = chunk_groups * (shares ? chunk : warps * chunk + warp);
     const int row = PartStrip::rows * strip;
@@ -125,21 +125,21 @@ class AddParts {
     const auto strip_of = [&](int part) { return PartStrip(p_.partials, (first_slot + part) * slot_rows + row); };
     for (int part = shares ? warp : 0; part < parts; part += batch * step) {
       const int lane = threadIdx.x % 32;
-      float4 o[batch][chunk_groups], of_rows[batch];
+      float4 o[batch][chunk_groups], row_sums[batch];
 #pragma unroll
       for (int n = 0; n < batch; n++) {
         const bool exists = part + n * step < parts;
-        const PartStrip its = strip_of(exists ? part + n * step : part);
-        const float2 upper = __ldcg(its.sums(lane / 4)), lower = __ldcg(its.sums(lane / 4 + 8));
-        of_rows[n] = exists ? make_float4(upper.x, upper.y, lower.x, lower.y) : make_float4(-1e30f, 0.f, -1e30f, 0.f);
+        const PartStrip part_strip = strip_of(exists ? part + n * step : part);
+        const float2 upper = __ldcg(part_strip.sums(lane / 4)), lower = __ldcg(part_strip.sums(lane / 4 + 8));
+        row_sums[n] = exists ? make_float4(upper.x, upper.y, lower.x, lower.y) : make_float4(-1e30f, 0.f, -1e30f, 0.f);
 #pragma unroll
         for (int g = 0; g < chunk_groups; g++)
-          o[n][g] = exists ? __ldcg(its.o(group + g, lane)) : float4{};
+          o[n][g] = exists ? __ldcg(part_strip.o(group + g, lane)) : float4{};
       }
-      sums.grow(fmaxf(fmaxf(of_rows[0].x, of_rows[1].x), fmaxf(of_rows[2].x, of_rows[3].x)),
-                fmaxf(fmaxf(of_rows[0].z, of_rows[1].z), fmaxf(of_rows[2].z, of_rows[3].z)));
+      sums.grow(fmaxf(fmaxf(row_sums[0].x, row_sums[1].x), fmaxf(row_sums[2].x, row_sums[3].x)),
+                fmaxf(fmaxf(row_sums[0].z, row_sums[1].z), fmaxf(row_sums[2].z, row_sums[3].z)));
 #pragma unroll
-      for (int n = 0; n < batch; n++) sums.add(of_rows[n], o[n]);
+      for (int n = 0; n < batch; n++) sums.add(row_sums[n], o[n]);
     }
     if (shares) {
       const int lane = threadIdx.x % 32;
@@ -150,11 +150,11 @@ class AddParts {
       if (warp == 0)
         for (int w = 1; w < warps; w++) {
           float4 o[chunk_groups];
-          const float4 of_rows = shared_.sums[w][lane];
+          const float4 row_sums = shared_.sums[w][lane];
 #pragma unroll
           for (int g = 0; g < chunk_groups; g++) o[g] = shared_.o[w][g][lane];
-          sums.grow(of_rows.x, of_rows.z);
-          sums.add(of_rows, o);
+          sums.grow(row_sums.x, row_sums.z);
+          sums.add(row_sums, o);
         }
       __syncthreads();
       if (warp > 0) return;

@@ -114,9 +114,9 @@ class NewQuad {
       if (has_second_head_) scale_[1] = __ldg(scale + t.scale_stride_head);
     }
     if (p_.rotary_cos && !find_angles(row, position)) return false;
-    int batch = batch_, of_batch = row_of_batch();
-    if (which_ != 0 && !find_place_in_cache(row, position, batch, of_batch)) return false;
-    y_ = batch * t.y_stride_batch + of_batch * t.y_stride_row + head_ * t.y_stride_head + column_;
+    int batch = batch_, cache_row = row_of_batch();
+    if (which_ != 0 && !find_place_in_cache(row, position, batch, cache_row)) return false;
+    y_ = batch * t.y_stride_batch + cache_row * t.y_stride_row + head_ * t.y_stride_head + column_;
     return true;
   }
 
@@ -166,17 +166,17 @@ class NewQuad {
   }
 
   // Which cache or page, and which of its rows.
-  FA3_DEVICE bool find_place_in_cache(const NewRow& row, uint32_t position, int& cache, int& of_cache) const {
+  FA3_DEVICE bool find_place_in_cache(const NewRow& row, uint32_t position, int& cache, int& cache_row) const {
     if (p_.slots) {
       const int64_t slot = number_at(p_.slots, p_.slots_64, row_);
       if (slot < 0 || slot >= int64_t{p_.caches} * p_.cache_rows) return false;
       cache = int(slot) / p_.cache_rows;
-      of_cache = int(slot) - cache * p_.cache_rows;
+      cache_row = int(slot) - cache * p_.cache_rows;
       return true;
     }
     if (position >= uint32_t(p_.capacity)) return false;
     const int page = int(position) / p_.cache_rows;  // 0 where a cache is whole
-    of_cache = int(position) - page * p_.cache_rows;
+    cache_row = int(position) - page * p_.cache_rows;
     cache = p_.page_table        ? __ldg(p_.page_table + row.sequence * p_.page_table_stride + page)
             : p_.cache_batch_idx ? __ldg(p_.cache_batch_idx + row.sequence)
                                  : row.sequence;

@@ -61,12 +61,12 @@ struct MergeWork {
     const int all_slots = int(threadIdx.x) / p.pieces;
     piece = threadIdx.x - all_slots * p.pieces;
     share = all_slots / p.slots;
-    const int slot = all_slots - share * p.slots, of_head = slot / p.head_slots;
+    const int slot = all_slots - share * p.slots, head_in_tile = slot / p.head_slots;
     // Heads first: theirs are neighbours in memory.
     const int row_tile = int(blockIdx.x) / p.tiles_along_heads, head_tile = blockIdx.x - row_tile * p.tiles_along_heads;
-    const int batch_head = head_tile * p.tile_heads + of_head;
-    row = row_tile * (combine_rows * p.head_slots) + slot - of_head * p.head_slots;
-    if (share >= p.shares || of_head >= p.tile_heads || batch_head >= p.batch_heads) row = p.rows;
+    const int batch_head = head_tile * p.tile_heads + head_in_tile;
+    row = row_tile * (combine_rows * p.head_slots) + slot - head_in_tile * p.head_slots;
+    if (share >= p.shares || head_in_tile >= p.tile_heads || batch_head >= p.batch_heads) row = p.rows;
     batch = batch_head / p.heads;
     head = batch_head - batch * p.heads;
   }

@@ -1,6 +1,6 @@
 // The pass that answers problems without keys: O = 0 and LSE = -inf for all rows.
 #include "../tile/config.cuh"
-#include "../tile/empty_rows.cuh"
+#include "../tile/epilogue/empty_rows.cuh"
 
 FA3_GLOBAL(const __grid_constant__ fa3::EmptyRowsParams p) {
   using namespace fa3;

@@ -88,8 +88,8 @@ FA3_GLOBAL(const __grid_constant__ fa3::QuantizeParams p) {
     const float own = finish_head(p, shared, number);
     largest = fmaxf(largest, own);
     if (p.scales != Granularity::head) continue;
-    const float of_head = largest_of_block(shared.largest, own);
-    if (threadIdx.x == 0) p.largest[number] = of_head;
+    const float head_largest = largest_of_block(shared.largest, own);
+    if (threadIdx.x == 0) p.largest[number] = head_largest;
   }
   if (p.scales != Granularity::tensor) return;
   largest = largest_of_block(shared.largest, largest);

@@ -122,8 +122,8 @@ FA3_DEVICE float measure_part(const QuantizeParams& p, MeasureShared& shared, in
       largest = fmaxf(largest, factor * seen[h].largest);
       if (p.scales == QuantizeParams::Granularity::tensor) continue;
       sync_block();
-      const float of_head = largest_of_block(shared.largest, factor * seen[h].largest);
-      if (threadIdx.x == 0) p.largest[at] = of_head;
+      const float head_largest = largest_of_block(shared.largest, factor * seen[h].largest);
+      if (threadIdx.x == 0) p.largest[at] = head_largest;
     } else {
       float* const to = p.partials + at * ((what == Measure::extremes ? 3 : 1) * p.head_dim);
       reduce_columns(shared, seen[h].sum, p.head_dim, factor, to, Sum{});

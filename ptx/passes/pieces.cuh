@@ -75,20 +75,20 @@ FA3_DEVICE float largest_finite_of(const float (&x)[n]) {
 
 // The largest of all threads' numbers, through an array in shared memory: put there, and, behind a barrier, taken. The
 // numbers are not negative: as bits they have the same order.
-FA3_DEVICE void put_largest(float (&of_warps)[warps], float largest) {
-  const uint32_t of_warp = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = __uint_as_float(of_warp);
+FA3_DEVICE void put_largest(float (&largest_by_warp)[warps], float largest) {
+  const uint32_t warp_largest = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
+  if (threadIdx.x % 32 == 0) largest_by_warp[threadIdx.x / 32] = __uint_as_float(warp_largest);
 }
-FA3_DEVICE float take_largest(const float (&of_warps)[warps]) {
-  float largest = of_warps[0];
+FA3_DEVICE float take_largest(const float (&largest_by_warp)[warps]) {
+  float largest = largest_by_warp[0];
 #pragma unroll
-  for (int w = 1; w < warps; w++) largest = fmaxf(largest, of_warps[w]);
+  for (int w = 1; w < warps; w++) largest = fmaxf(largest, largest_by_warp[w]);
   return largest;
 }
-FA3_DEVICE float largest_of_block(float (&of_warps)[warps], float largest) {
-  put_largest(of_warps, largest);
+FA3_DEVICE float largest_of_block(float (&largest_by_warp)[warps], float largest) {
+  put_largest(largest_by_warp, largest);
   sync_block();
-  return take_largest(of_warps);
+  return take_largest(largest_by_warp);
 }
 
 }  // namespace fa3

@@ -33,10 +33,10 @@ struct HeadBlock {
   int batch, head, first;
 
   FA3_DEVICE HeadBlock(const HeadBlocks& blocks, int number) {
-    const int of_heads = number / blocks.heads;
-    head = number - of_heads * blocks.heads;
-    batch = of_heads / blocks.of_head;
-    first = (of_heads - batch * blocks.of_head) * blocks.lines;
+    const int line_block = number / blocks.heads;
+    head = number - line_block * blocks.heads;
+    batch = line_block / blocks.of_head;
+    first = (line_block - batch * blocks.of_head) * blocks.lines;
   }
 };
 

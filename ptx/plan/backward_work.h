@@ -1,16 +1,12 @@
 // What the thread blocks of the backward pass do, and in what order. Plain C++, read by both sides:
 // src/backward/order.cpp makes it, ptx/backward unfolds it.
 //
-//   key block   Bc keys of one head: taken by a thread block as a whole, with all query tiles that see them
-//   query tile  backward_tile_rows rows of one query head, counted over all heads of all batch entries: those that read
-//               a K/V head follow one another. A kernel visits one of them at a time, or two (tiles_per_visit)
-//   part        of the query tiles that read a K/V head: where there are few K/V heads, each has several parts of equal
-//               size, and each part has key blocks of its own. dK and dV are then sums over the parts (key_sums.cuh).
-//               A part is some of the query heads, or a range of the tiles of one. What is said of heads of K and V
-//               here is true of each of their parts
-//   section     consecutive heads whose blocks come before those of the next section
-//   share       the query tiles of a head, divided equally among its key blocks: a key block's share is its portion.
-//               It has nothing to do with which tiles see the block's keys; it says who prepares and rounds which rows
+// tools/docs/pages/words.md explains key block, query tile, part, section and share. A key block has Bc keys of one head,
+// a query tile backward_tile_rows rows of one query head. Query tiles are counted over all heads of all batch entries,
+// so that those which read a K/V head follow one another; a kernel visits one at a time, or two (tiles_per_visit).
+// Where there are few K/V heads, each has several parts of equal size, and each part has key blocks of its own: dK and
+// dV are then sums over the parts (key_sums.cuh). A part is some of the query heads, or a range of the tiles of one.
+// What this file says of heads of K and V is true of each of their parts.
 //
 // dQ is summed up in the workspace, and rounded when its sums are complete. That takes memory's time, not the tensor
 // cores'. So it is done beside products, and while the sums are still in the L2 cache: a thread block that works on a

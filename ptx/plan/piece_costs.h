@@ -16,7 +16,7 @@ struct Costs {
   constexpr int64_t whole(int64_t blocks) const { return blocks * block + piece; }
   constexpr int64_t part(int64_t blocks) const { return whole(blocks) + write; }
   // What the last of so many parts reads: one of two, as it has its own in registers, but all of more
-  // (tile/combine.cuh).
+  // (tile/epilogue/combine.cuh).
   constexpr int64_t read_all(int64_t parts) const { return (parts == 2 ? 1 : parts) * read; }
   constexpr int64_t time(const Work& work) const {
     const int64_t blocks = int64_t{work.end} - work.begin;

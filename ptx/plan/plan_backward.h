@@ -1,6 +1,6 @@
 // The planner for the backward pass of packed lengths: from lengths that only the device knows to a list of key blocks
-// (backward_list.h). Plain C++, read by both sides: a thread block runs it on the device (backward/bwd_plan.cu), tests
-// run the same on the host. How its loops run, `threads`, is what plan_lengths.h says.
+// (backward_list.h). Plain C++, read by both sides: a thread block runs it on the device (backward/passes/bwd_plan.cu),
+// tests run the same on the host. How its loops run, `threads`, is what plan_lengths.h says.
 //
 // The order: the key blocks of a sequence follow each other, as Q, dO and the sums of dQ are then in the L2 cache; from
 // the first to the last, as under a causal mask the first has the most tiles, or the other way round where DqOrder says

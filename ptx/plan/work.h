@@ -1,16 +1,10 @@
 // What there is to do, and in what order. Plain C++, read by both sides: src/forward makes it, the kernels' schedulers
 // (tile/schedule.cuh) unfold it.
 //
-//   block     Bc keys and their values: a K/V block. Kernels visit the last one first, so "the block before" is the one
-//             with the next higher number. (A thread block is always called thread block.)
-//   tile      a query block (Br query rows) of one head of one batch entry, with all K/V blocks that it sees
-//   section   consecutive (batch, head) pairs whose tiles are claimed before those of the next section
-//   part      a split tile has several: the same rows, with some of the K/V blocks each
-//   piece     a whole tile, or a part of one: what a thread block works on at a time
-//   claim     a thread block's request for its next piece, which moves a counter in device memory on by one
-//   slot      where a part's result waits in the workspace for the results of the others
-//   ticket    what the warps of a part take when they have finished their rows; the last one puts the parts together
-//             (tile/combine.cuh)
+// tools/docs/pages/words.md explains block, tile, part, piece, section, slot and ticket. A block has Bc keys, a tile Br
+// query rows. Kernels visit the last block first, so "the block before" is the one with the next higher number. A claim
+// moves a counter in device memory on by one. The warp with the last ticket puts the parts together
+// (tile/epilogue/combine.cuh).
 //
 // Splitting ("split-KV") lets several thread blocks share a tile, so that none idles while others finish. It may be a
 // problem's last tiles that are split, or all.
@@ -36,7 +30,7 @@ struct Tiles {
                           // is 0. With one the last query block ends with the last 64 rows, the others lie before it.
                           // So where rows do not fill all blocks, it is the first one that is not full (its tiles are
                           // the shortest), and begins at a row below 0. If it begins above 0, the rows before it see no
-                          // key, and are in no tile (tile/empty_rows.cuh)
+                          // key, and are in no tile (tile/epilogue/empty_rows.cuh)
   int32_t batch_heads;    // batch * heads
   Divisor heads;          // query heads; K/V heads where the query heads of each are packed into rows
   Divisor section_heads;  // 1 .. batch_heads

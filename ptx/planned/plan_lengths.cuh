@@ -50,13 +50,13 @@ class ThreadBlock {
       own = {max(own.longest, more.longest), own.tiles + more.tiles, own.work + more.work};
     }
     __syncwarp();
-    own = of_warp(own);
+    own = warp_totals(own);
     if (lane_ == 0)
       s.totals[warp_] = own.longest, s.totals[32 + warp_] = own.tiles, s.totals[64 + warp_] = own.work;
     __syncthreads();
     if (warp_ == 0) {
       const bool has = lane_ < warps;
-      own = of_warp({has ? s.totals[lane_] : 1, has ? s.totals[32 + lane_] : 0, has ? s.totals[64 + lane_] : 0});
+      own = warp_totals({has ? s.totals[lane_] : 1, has ? s.totals[32 + lane_] : 0, has ? s.totals[64 + lane_] : 0});
       if (lane_ == 0) s.longest = own.longest, s.all_tiles = own.tiles, s.work = own.work;
     }
     __syncthreads();
@@ -72,10 +72,10 @@ class ThreadBlock {
   // Additions to the same number come one after the other. So where all lanes that are here have the same, one of them
   // adds for all.
   FA3_DEVICE int add_among_alike(int32_t& sum, int n) const {
-    const unsigned here = __activemask();
+    const unsigned active = __activemask();
     int is_same;
-    __match_all_sync(here, uint32_t(ptx::shared_address(&sum)), &is_same);
-    if (!is_same || here != all_lanes) return add(sum, n);
+    __match_all_sync(active, uint32_t(ptx::shared_address(&sum)), &is_same);
+    if (!is_same || active != all_lanes) return add(sum, n);
     const int before = sum_before(n, lane_), last = 31;
     int base = 0;
     if (lane_ == last) base = add(sum, before + n);
@@ -102,12 +102,12 @@ class ThreadBlock {
       if (left >= 4) n = *reinterpret_cast<const int4*>(own);
       else if (left > 0) n.x = own[0], n.y = left > 1 ? own[1] : 0, n.z = left > 2 ? own[2] : 0;
       const int y = add_up(n.x, n.y), z = add_up(y, n.z), sum = add_up(z, n.w);
-      const int of_warp = sum_of_lanes(sum);
-      if (lane_ == 31) sums[warp_] = of_warp;
+      const int lanes_sum = sum_of_lanes(sum);
+      if (lane_ == 31) sums[warp_] = lanes_sum;
       __syncthreads();
-      const int of_warps = sum_of_lanes(lane_ < warps ? sums[lane_] : 0);
-      const int before_warp = warp_ == 0 ? 0 : __shfl_sync(all_lanes, of_warps, warp_ - 1);
-      const int before_lane = __shfl_up_sync(all_lanes, of_warp, 1);
+      const int warps_sum = sum_of_lanes(lane_ < warps ? sums[lane_] : 0);
+      const int before_warp = warp_ == 0 ? 0 : __shfl_sync(all_lanes, warps_sum, warp_ - 1);
+      const int before_lane = __shfl_up_sync(all_lanes, lanes_sum, 1);
       const int before = add_up(all, add_up(before_warp, lane_ == 0 ? 0 : before_lane));
       const int4 sums_before = make_int4(before, add_up(before, n.x), add_up(before, y), add_up(before, z));
       if (left >= 4) *reinterpret_cast<int4*>(own) = sums_before;
@@ -116,7 +116,7 @@ class ThreadBlock {
         if (left > 1) own[1] = sums_before.y;
         if (left > 2) own[2] = sums_before.z;
       }
-      all = add_up(all, __shfl_sync(all_lanes, of_warps, 31));
+      all = add_up(all, __shfl_sync(all_lanes, warps_sum, 31));
       if (threadIdx.x == 0 && first + 4 * threads >= count) x[count] = all;
       __syncthreads();  // before sums change again, and for those who read the numbers
     }
@@ -138,7 +138,7 @@ class ThreadBlock {
       const int all = are_whole ? 1 : __shfl_sync(all_lanes, before + tile.parts.count, 31);
 #pragma unroll 1
       for (int n = 0; n < all; n += 32) {
-        ListedTile its = tile;
+        ListedTile listed = tile;
         int part = 0;
         bool exists = tile.parts.count > 0;
         if (!are_whole) {
@@ -146,32 +146,32 @@ class ThreadBlock {
 #pragma unroll
           for (int lanes = 16; lanes > 0; lanes /= 2)
             if (__shfl_sync(all_lanes, before, from + lanes) <= n + lane_) from += lanes;
-          its = of_lane(tile, from);
+          listed = tile_of_lane(tile, from);
           part = n + lane_ - __shfl_sync(all_lanes, before, from);
           exists = n + lane_ < all;
         }
         Planned piece{};
-        if (exists) piece = piece_of(its, part);
+        if (exists) piece = piece_of(listed, part);
         __syncwarp();
-        write(piece, exists ? its.entry_of(part) : -1, entries);
+        write(piece, exists ? listed.entry_of(part) : -1, entries);
       }
     }
     __syncthreads();
   }
 
  private:
-  FA3_DEVICE static Totals of_warp(const Totals& own) {
+  FA3_DEVICE static Totals warp_totals(const Totals& own) {
     return {__reduce_max_sync(all_lanes, own.longest), __reduce_add_sync(all_lanes, own.tiles),
             __reduce_add_sync(all_lanes, own.work)};
   }
 
-  FA3_DEVICE ListedTile of_lane(const ListedTile& tile, int lane) const {
+  FA3_DEVICE ListedTile tile_of_lane(const ListedTile& tile, int lane) const {
     constexpr int count = sizeof tile / sizeof(int);
-    ListedTile its;
+    ListedTile received;
 #pragma unroll
     for (int i = 0; i < count; i++)
-      reinterpret_cast<int*>(&its)[i] = __shfl_sync(all_lanes, reinterpret_cast<const int*>(&tile)[i], lane);
-    return its;
+      reinterpret_cast<int*>(&received)[i] = __shfl_sync(all_lanes, reinterpret_cast<const int*>(&tile)[i], lane);
+    return received;
   }
 
   // Each lane's piece to its entry, or nowhere below 0. Four lanes write one after the other of their pieces together:

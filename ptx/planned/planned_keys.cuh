@@ -2,9 +2,9 @@
 #pragma once
 #include "../isa/cluster.cuh"
 #include "../isa/prefetch.cuh"
-#include "../tile/landing.cuh"
+#include "../tile/loads/landing.cuh"
+#include "../tile/loads/source.cuh"
 #include "../tile/ring.cuh"
-#include "../tile/source.cuh"
 
 namespace fa3 {
 
@@ -70,9 +70,9 @@ class PlannedKvProducer {
         } else if constexpr (looks_beyond) {
           if (left == lookahead - 1) looked_up = is_there(t + 1);
           const Planned& following = pieces.planned[PieceRing::index(t + 1)];
-          const int of_following = blocks_each * following.end - lookahead + left;
-          if (looked_up && of_following >= blocks_each * following.begin)
-            next[lookahead - 1] = boxes_of(following.sequence, of_following);
+          const int following_block = blocks_each * following.end - lookahead + left;
+          if (looked_up && following_block >= blocks_each * following.begin)
+            next[lookahead - 1] = boxes_of(following.sequence, following_block);
         }
         if constexpr (widens) {
           land_k(landed++, block, head);

@@ -17,11 +17,11 @@
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
-#include "../tile/transpose.cuh"
-#include "../tile/widen.cuh"
+#include "../tile/loads/transpose.cuh"
 #include "planned_keys.cuh"
 #include "planned_pieces.cuh"
 #include "planned_queries.cuh"
+#include "widen.cuh"
 #include "widen_latent.cuh"
 
 namespace fa3 {

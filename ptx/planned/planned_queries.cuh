@@ -1,7 +1,7 @@
 // What loads Q of the pieces of a list (planned_producer.cuh), and tells its consumers what they have to do.
 #pragma once
+#include "../tile/loads/source.cuh"
 #include "../tile/ring.cuh"
-#include "../tile/source.cuh"
 #include "planned_keys.cuh"
 
 namespace fa3 {
@@ -31,14 +31,14 @@ FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before)
     int nth = reversed ? warpgroups - 1 - w : w;  // which 64 rows of the tile
     if constexpr (multicasts) nth = rank_in_cluster();
     const int row = piece.q_block * Br + 64 * nth, blocks = work.end - work.begin;
-    const Blocks of_rows = key_blocks(visible(p, piece.sequence), row);
+    const Blocks row_blocks = key_blocks(visible(p, piece.sequence), row);
     // Behind these come blocks that the rows do not see, and those are left out, too; but no more of them than a
     // window that moves on with the rows leaves (ForwardRow::valid). What another bound leaves beyond that is
     // computed and masked: else it would fill the ring, and other warpgroups would wait for ever.
     const int latest = work.begin + (64 * nth + Bc - 1) / Bc;
-    const int begin = bounded_left ? max(work.begin, min(min(of_rows.begin, latest), work.end)) : work.begin;
-    const int of_piece = work.end - begin;
-    const int computed = min(max(of_rows.end - begin, 0), of_piece);
+    const int begin = bounded_left ? max(work.begin, min(min(row_blocks.begin, latest), work.end)) : work.begin;
+    const int piece_blocks = work.end - begin;
+    const int computed = min(max(row_blocks.end - begin, 0), piece_blocks);
     const bool q_is_read = !end && computed > 0;
     // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
     if (q_is_read)

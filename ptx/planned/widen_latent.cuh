@@ -9,7 +9,7 @@
 #include "../isa/fence.cuh"
 #include "../isa/shared.cuh"
 #include "../tile/ring.cuh"
-#include "../tile/widen.cuh"
+#include "widen.cuh"
 
 namespace fa3 {
 

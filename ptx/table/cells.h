@@ -39,16 +39,16 @@ enum class OExit {
 // How V lies in memory, and how it comes into shared memory. 8-bit wgmma wants it with keys contiguous.
 enum class VLayout {
   rows,        // of 16 bits: row by row, and so it is used
-  transposed,  // of 8 bits: row by row; warps of the producer transpose it (tile/transpose.cuh)
+  transposed,  // of 8 bits: row by row; warps of the producer transpose it (tile/loads/transpose.cuh)
   tiles,       // of 8 bits: as tiles (v_tile.h), and so they are used
-  widened,     // of 8 bits, as K is, under Q of 16: row by row; fp16 is made of both (tile/widen.cuh, forward/few.cu)
+  widened,     // of 8 bits, as K is, under Q of 16: row by row; fp16 is made of both (planned/widen.cuh, few.cu)
   copied,      // the same, but a pass has made fp16 of both in memory (passes/widen.cu)
   latent,      // of 8 bits, with a scale for each 128 columns of a row, beside K of 16: row by row; 16 bits are made of
                // them in the stage (planned/widen_latent.cuh)
 };
 
 // What has a scale of K and of V: nothing, as their elements have 16 bits; each head; or each of its blocks
-// (tile/score.cuh).
+// (tile/scores/score.cuh).
 enum class KvScales { none, heads, blocks };
 
 // Which gradients a kernel of the backward pass computes. At large head dimensions all sums do not fit the registers of
@@ -86,21 +86,22 @@ enum class Trait : uint32_t {
   // The library takes this row by itself where it fits best. Others run only by name.
   chosen = 1 << 0,
 
-  // ptxas is kept from moving the wait for PV above the exponentials (end_basic_block in tile/softmax.cuh). Measured:
-  // fwd 0.99 to 1.01 at every head dimension; Algorithm 2 640 against 630 TFLOP/s, Algorithm 4 596 against 571.
+  // ptxas is kept from moving the wait for PV above the exponentials (end_basic_block in tile/scores/softmax.cuh).
+  // Measured: fwd 0.99 to 1.01 at every head dimension; Algorithm 2 640 against 630 TFLOP/s, Algorithm 4 596 against
+  // 571.
   hold_exps = 1 << 1,
 
   // Of forward rows, up to bit 19:
 
   // Takes tiles that are split along the keys, too: their pieces come from the list in its parameters (work.h), and it
-  // puts the parts together (tile/combine.cuh).
+  // puts the parts together (tile/epilogue/combine.cuh).
   splits = 1 << 2,
 
-  // Softmax without row maxima in the main loop (tile/speculative.cuh).
+  // Softmax without row maxima in the main loop (tile/scores/speculative.cuh).
   speculative = 1 << 3,
 
-  // Half of a block's multiplications wait for its first exponential (tile/softmax.cuh). Measured: d 64 +1.2%, at d 128
-  // and 256, with fewer exponentials a WGMMA, nothing.
+  // Half of a block's multiplications wait for its first exponential (tile/scores/softmax.cuh). Measured: d 64 +1.2%,
+  // at d 128 and 256, with fewer exponentials a WGMMA, nothing.
   spread = 1 << 4,
 
   // In a piece's first block, the groups of 16 keys beyond the causal diagonal are left out of the softmax. Measured:
@@ -129,9 +130,10 @@ enum class Trait : uint32_t {
   // Slabs of 64 bytes, where those of 128 would leave much of a row's last one empty. TMA then needs more boxes.
   narrow_slabs = 1 << 11,
 
-  // Two consumer warpgroups have the same 64 rows and take turns at their K/V blocks (tile/shared_keys.cuh). One alone
-  // waits for its own products and exponentials. Measured with one query and whole tiles of 2048 keys or more: 0 to 12%
-  // faster; tiles of few blocks (least_turns in src/forward/plan/cost.h) and parts of few blocks are slower so.
+  // Two consumer warpgroups have the same 64 rows and take turns at their K/V blocks (tile/epilogue/shared_keys.cuh).
+  // One alone waits for its own products and exponentials. Measured with one query and whole tiles of 2048 keys or
+  // more: 0 to 12% faster; tiles of few blocks (least_turns in src/forward/plan/cost.h) and parts of few blocks are
+  // slower so.
   shares_keys = 1 << 12,
 
   // The first Q is sent for early: the warp that loads Q takes the thread block's first piece by itself, and
@@ -140,12 +142,13 @@ enum class Trait : uint32_t {
   early_first_q = 1 << 13,
 
   // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (planned.h); and
-  // heads may have sinks (tile/sinks.cuh). Rows without it have the lengths of the call, and no sinks. Backward rows
-  // take key blocks from a list (backward_list.h); all that they know of sinks is in LSE.
+  // heads may have sinks (tile/scores/sinks.cuh). Rows without it have the lengths of the call, and no sinks. Backward
+  // rows take key blocks from a list (backward_list.h); all that they know of sinks is in LSE.
   own_lengths = 1 << 14,
 
-  // Scores are changed before they are masked (tile/score_transform.cuh): each is capped, cap tanh(score / cap); or
-  // loses its head's slope times the distance of query and key. Both have own_lengths, as those rows take every mask.
+  // Scores are changed before they are masked (tile/scores/score_transform.cuh): each is capped, cap tanh(score / cap);
+  // or loses its head's slope times the distance of query and key. Both have own_lengths, as those rows take every
+  // mask.
   softcap = 1 << 15,
   alibi = 1 << 16,
 

@@ -114,7 +114,7 @@ struct ForwardRow : TiledRow {
     if (!has(Trait::few_rows)) return Br;
     return has(Trait::half_rows) ? 32 : dv <= 128 || halves_columns() ? 16 : 8;
   }
-  // Does V land beside its stage, to be mended on the way there (tile/landing.cuh, tile/widen.cuh)?
+  // Does V land beside its stage, to be mended on the way there (tile/loads/landing.cuh, planned/widen.cuh)?
   constexpr bool lands_v() const { return transposes_v() || widens(); }
   constexpr bool takes_v_tiles() const { return v == VLayout::tiles; }
   constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
@@ -183,9 +183,9 @@ struct ForwardRow : TiledRow {
   // Otherwise the place in the ring is a division away, too much for main loops that are not bound by memory.
   constexpr bool has_power_of_two_stages() const { return (stages & (stages - 1)) == 0; }
   // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
-  // (tile/combine.cuh).
+  // (tile/epilogue/combine.cuh).
   constexpr int partial_bytes() const { return 16 * o_columns() * 4 + 32 * 16; }
-  // With packed heads: what it holds for a row, O with m and l behind it (tile/packed.cuh).
+  // With packed heads: what it holds for a row, O with m and l behind it (tile/epilogue/packed.cuh).
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
   // Slots have multiples of so many rows. Where O is in two halves a pass adds parts up, 16 rows at a time.
   constexpr int slot_unit() const { return halves_columns() ? 16 : 4; }

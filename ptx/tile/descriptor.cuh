@@ -6,7 +6,7 @@
 
 namespace fa3 {
 
-enum class Swizzle : uint64_t { none = 0, of_128_bytes = 1, of_64_bytes = 2 };
+enum class Swizzle : uint64_t { none = 0, bytes_128 = 1, bytes_64 = 2 };
 constexpr uint64_t descriptor(uint32_t leading_bytes, uint32_t stride_bytes, Swizzle swizzle) {
   return uint64_t(leading_bytes >> 4) << 16 | uint64_t(stride_bytes >> 4) << 32 | uint64_t(swizzle) << 62;
 }

@@ -7,7 +7,7 @@
 
 namespace fa3 {
 
-inline constexpr Swizzle slab_swizzle = slab_row_bytes == 128 ? Swizzle::of_128_bytes : Swizzle::of_64_bytes;
+inline constexpr Swizzle slab_swizzle = slab_row_bytes == 128 ? Swizzle::bytes_128 : Swizzle::bytes_64;
 // Q and K: K-major, groups of 8 rows apart by the stride offset; the leading offset is not used with a swizzle.
 inline constexpr uint64_t qk_descriptor = descriptor(16, 8 * slab_row_bytes, slab_swizzle);
 // V of 16 bits: its n (the head dimension) is contiguous; slabs are the leading offset apart, 8 keys the stride offset.
@@ -97,10 +97,10 @@ FA3_DEVICE void issue_pv_shared(float (&O)[n], uint64_t p, uint64_t v, bool accu
 // Either, of as many columns at a time as one WGMMA takes. P: registers, or a descriptor.
 template <class P, int n>
 FA3_DEVICE void issue_pv_parts(float (&O)[n], const P& p, uint64_t v, bool accumulate) {
-  constexpr int columns = config.pv_columns(), of_part = columns / 2;
+  constexpr int columns = config.pv_columns(), part_columns = columns / 2;
 #pragma unroll
-  for (int part = 0; part < n / of_part; part++) {
-    float(&o)[of_part] = reinterpret_cast<float(&)[of_part]>(O[part * of_part]);
+  for (int part = 0; part < n / part_columns; part++) {
+    float(&o)[part_columns] = reinterpret_cast<float(&)[part_columns]>(O[part * part_columns]);
     const uint64_t at = moved(v, part * (columns / slab_columns) * descriptor_units(Bc * slab_row_bytes));
     if constexpr (std::is_same_v<P, uint64_t>) issue_pv_shared(o, p, at, accumulate);
     else issue_pv(o, p, at, accumulate);

@@ -65,8 +65,8 @@ inline constexpr bool scores_for_both = halves_columns && !keeps_latent;
 // empty_k of the right one and K (latent/mla.cu).
 inline constexpr int v_barriers = split_stage || scores_for_both ? config.stages : 1;
 
-// Where V lands that is mended on its way to a stage (tile/landing.cuh), or K and V in turn, to be widened. In other
-// rows of the table the arrays have no elements, which nvcc allows.
+// Where V lands that is mended on its way to a stage (tile/loads/landing.cuh), or K and V in turn, to be widened. In
+// other rows of the table the arrays have no elements, which nvcc allows.
 struct Landing {
   static constexpr int buffers = widens ? config.landing_buffers() : 2;
   static constexpr int menders = config.menders();  // warps
@@ -110,7 +110,7 @@ struct LatentShare {
   static constexpr int rows = config.most_rows(), scales = config.latent_scales() / (splits_latent ? 2 : 1);
   float4 scores[splits_latent ? 2 : 0][rows / 8][128];  // its share of them, thread by thread, of blocks in turn
   uint32_t moves[2][4];  // of blocks in turn: does m of any of a warp's rows move, or the factor of a scale
-  float of_warps[4][rows];
+  float warp_rows[4][rows];
   uint32_t largest_scale[4][scales];
   float m[rows], l[rows];
   // Of each scale sums of its P, and of that as it is multiplied; and what O of its columns is multiplied by.
@@ -188,7 +188,7 @@ struct alignas(1024) Smem {
   Scored scored[scores_for_both ? consumers : 0];
   uint64_t full_scored[scores_for_both ? consumers : 0];  // arrived at by its warps
   // What those that have the scores tell each other.
-  float of_warps[config.few_p_bytes() && scores_for_both ? 4 : 0][Scored::rows];
+  float warp_rows[config.few_p_bytes() && scores_for_both ? 4 : 0][Scored::rows];
   LatentShare latent_share[keeps_latent ? consumers : 0];
   float q_inverse[keeps_latent ? config.most_rows() : 0];  // of what Q's rows have been multiplied by
   ClusterPiece cluster_piece[multicasts];
@@ -212,8 +212,8 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     const bool widened = widens && i < (split_stage ? 2 : 1) * config.stages;
     const int scales_too = config.block_scales() && i < config.stages;
     const bool latent = config.is_latent() && i < (keeps_latent ? 1 : 2) * config.stages;
-    const int of_latent = keeps_latent ? 1 + Bc : config.menders() + (i < config.stages);
-    const int full = latent ? of_latent : v_only || widened ? menders : 1 + v_too + scales_too;
+    const int latent_arrivals = keeps_latent ? 1 + Bc : config.menders() + (i < config.stages);
+    const int full = latent ? latent_arrivals : v_only || widened ? menders : 1 + v_too + scales_too;
     const int empty = cluster_blocks * (halves_columns && !splits_latent ? 4 : consumers * 4);
     const int arrivals = i < kv ? full : i < q ? empty : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);

@@ -163,8 +163,8 @@ TEST_CASE("reports tell the direction, in the columns of the forward pass") {
 
   Report forward;
   forward.results = planned(points_of({"--head-dim=64"}), 132);
-  const std::string of_forward = printed(forward, &Report::print_csv);
-  CHECK(csv.substr(0, csv.find('\n')) == of_forward.substr(0, of_forward.find('\n')));
+  const std::string forward_csv = printed(forward, &Report::print_csv);
+  CHECK(csv.substr(0, csv.find('\n')) == forward_csv.substr(0, forward_csv.find('\n')));
   const auto point = nlohmann::json::parse(printed(forward, &Report::print_list))["points"][0];
   CHECK((point["direction"] == "fwd" && point["deterministic"] == false));
 }

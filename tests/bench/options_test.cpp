@@ -147,8 +147,8 @@ TEST_CASE("a first cell means all kernels of it with the smallest head_dim that 
     const Point p{fa3_dtype(info.dtype), info.head_dim, info.causal == 1, 1, 512, 512, 1, 1, {},
                   VForm::rows, Scales::tensor, false, Direction::forward, false, info.head_dim_v};
     CHECK(fitting_kernels(kernels_of_build(Direction::forward), p, name) == Names{name});
-    const Names of_cell = fitting_kernels(kernels_of_build(Direction::forward), p, cell);
-    CHECK(std::count(of_cell.begin(), of_cell.end(), name) == 1);
+    const Names cell_kernels = fitting_kernels(kernels_of_build(Direction::forward), p, cell);
+    CHECK(std::count(cell_kernels.begin(), cell_kernels.end(), name) == 1);
     CHECK((is_kernel(name, Direction::forward) && is_kernel(cell, Direction::forward)));
   }
 }

@@ -75,11 +75,11 @@ TEST_CASE("sets hold what they are there for") {
 TEST_CASE("sets of other shapes hold what they are there for, and all of it runs") {
   const auto head_dim = points_of({"--set=head_dim"}), unequal = points_of({"--set=unequal"}),
              short_ones = points_of({"--set=short"}), decode = points_of({"--set=decode"});
-  std::set<int64_t> of_grid;
-  for (const auto& p : points_of({"--set=grid"})) of_grid.insert(p.head_dim);
+  std::set<int64_t> grid_dims;
+  for (const auto& p : points_of({"--set=grid"})) grid_dims.insert(p.head_dim);
   std::set<int64_t> dims, lengths, queries;
   for (const auto& p : head_dim) {
-    CHECK(of_grid.count(p.head_dim) == 0);
+    CHECK(grid_dims.count(p.head_dim) == 0);
     CHECK(p.batch * p.seqlen == 16384);
     dims.insert(p.head_dim);
   }

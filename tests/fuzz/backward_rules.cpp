@@ -46,8 +46,8 @@ void judge_kernel_of(Judge& j, const fa3_backward_params& p, const Served& serve
   j.wrong_if(is("fa3_bwdserved") != any, "params->kernel");
   j.wrong_if((std::strstr(p.kernel, "softcap") != nullptr) != served.caps, "params->kernel");
   j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
-  const bool centers = p.flags & FA3_FLAG_CENTERED_K, of_keys = std::strstr(p.kernel, "_keys_") != nullptr;
-  j.wrong_if(!of_keys && (std::strstr(p.kernel, "centered") != nullptr) != centers, "params->kernel");
+  const bool centers = p.flags & FA3_FLAG_CENTERED_K, is_keys_kernel = std::strstr(p.kernel, "_keys_") != nullptr;
+  j.wrong_if(!is_keys_kernel && (std::strstr(p.kernel, "centered") != nullptr) != centers, "params->kernel");
   const Wide chunk = served.p.mask == FA3_MASK_CHUNK ? Wide{p.window_left} : served.seqlen_k();
   const Wide keys = std::min(served.seqlen_k(), chunk);
   j.wrong_if((is("fa3_bwdshort") || is("fa3_bwdservedshort")) && keys > info->block_kv, "params->kernel");
@@ -161,9 +161,9 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     if (fp32_gradients) {
       const fa3_kernel_info* const info = p.kernel ? kernel_named(p.kernel) : nullptr;
       // Those that store dq at once, and the paper's own.
-      const bool others =
+      const bool other_kernel =
           info && (std::strstr(p.kernel, "fa3_bwdshort") || std::strstr(p.kernel, "fa3_bwdservedshort"));
-      j.wrong_if(others || (info && !info->chosen), "params->kernel");
+      j.wrong_if(other_kernel || (info && !info->chosen), "params->kernel");
     }
   }
   if (pointers) {

@@ -15,13 +15,13 @@ bool share_a_byte(const fa3_tensor& a, const fa3_tensor& b) {
   for (int i = 0; i < a.rank; ++i) elements[0] *= a.dim[i];
   for (int i = 0; i < b.rank; ++i) elements[1] *= b.dim[i];
   if (elements[0] > 2048 || elements[1] > 2048) return false;
-  std::vector<int64_t> of_a = places(a), of_b = places(b);
+  std::vector<int64_t> places_a = places(a), places_b = places(b);
   const int64_t distance =
       static_cast<int64_t>(reinterpret_cast<uintptr_t>(b.data) - reinterpret_cast<uintptr_t>(a.data));
   const int64_t bytes_a = element_bytes(a.dtype), bytes_b = element_bytes(b.dtype);
-  std::sort(of_a.begin(), of_a.end()), std::sort(of_b.begin(), of_b.end());
-  for (size_t i = 0, j = 0; i < of_a.size() && j < of_b.size();) {
-    const int64_t begin_a = of_a[i], begin_b = of_b[j] + distance;
+  std::sort(places_a.begin(), places_a.end()), std::sort(places_b.begin(), places_b.end());
+  for (size_t i = 0, j = 0; i < places_a.size() && j < places_b.size();) {
+    const int64_t begin_a = places_a[i], begin_b = places_b[j] + distance;
     if (begin_a + bytes_a <= begin_b) ++i;
     else if (begin_b + bytes_b <= begin_a) ++j;
     else return true;

@@ -56,7 +56,7 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
   for (int n = 0; n < count; ++n) {
     const fa3_kernel_info& info = infos[(first + n) % count];
     const std::string_view name = info.name;
-    const bool of_served = name.starts_with("fa3_fwdserved") || name.starts_with("fa3_bwdserved");
+    const bool is_served_row = name.starts_with("fa3_fwdserved") || name.starts_with("fa3_bwdserved");
     const std::string_view its_transform = name.find("softcapalibi") != name.npos ? "softcapalibi"
                                            : name.find("servedmlasoftcap") != name.npos ? "servedmlasoftcap"
                                            : name.find("softcap") != name.npos ? "softcap"
@@ -69,7 +69,7 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
                                                                                 : "";
     if (its_transform != transform) continue;
     if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&
-        (info.causal != 0) == causal && of_served == served)
+        (info.causal != 0) == causal && is_served_row == served)
       return info.name;
   }
   return nullptr;
@@ -339,9 +339,9 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
   const int64_t batch = small_count(c), heads_kv = small_count(c), heads = heads_kv ? heads_kv * small_count(c) : 0;
   const int64_t rows_q = length(c), rows_k = c.once_in(2) ? rows_q : length(c);
   const int64_t d = head_dim(c, unit), dv = c.once_in(3) ? head_dim(c, unit) : d;
-  const auto rows = [&](int32_t dtype, bool of_k, int64_t columns, bool output) {
-    const int64_t count = of_k ? rows_k : rows_q, its_heads = of_k ? heads_kv : heads;
-    return (of_k ? packed_k : packed_q) ? layouts.rows(dtype, {count, its_heads, columns}, output)
+  const auto rows = [&](int32_t dtype, bool is_k, int64_t columns, bool output) {
+    const int64_t count = is_k ? rows_k : rows_q, its_heads = is_k ? heads_kv : heads;
+    return (is_k ? packed_k : packed_q) ? layouts.rows(dtype, {count, its_heads, columns}, output)
                                         : layouts.rows(dtype, {batch, count, its_heads, columns}, output);
   };
   const auto row_numbers = [&] {

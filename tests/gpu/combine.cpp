@@ -92,15 +92,15 @@ class CombineCase {
           const bool all_empty = c.empty > 0 && random_.chance(0.03);
           for (int64_t n = 0; n < c.parts; ++n) {
             const bool is_empty = all_empty || random_.chance(c.empty);
-            const int64_t of_lse[] = {n, b, h, i}, of_o[] = {n, b, i, h, 0};
+            const int64_t lse_at[] = {n, b, h, i}, o_at[] = {n, b, i, h, 0};
             const double gauss = random_.uniform() + random_.uniform() + random_.uniform() - 1.5;
-            lse_parts.write(lse_parts.layout.position(of_lse),
+            lse_parts.write(lse_parts.layout.position(lse_at),
                             is_empty ? -INFINITY : float(c.center + 2 * c.spread * gauss));
             if (c.same_o && n > 0) continue;
             tools::normal(c.seed, first, row.data(), size_t(c.d));
             first += uint64_t(c.d);
             for (int64_t x = 0; x < c.d; ++x)
-              o_parts.write(o_parts.layout.position(of_o) + x,
+              o_parts.write(o_parts.layout.position(o_at) + x,
                             !is_empty || c.same_o ? row[size_t(x)] : x % 2 ? NAN : -INFINITY);
           }
         }
@@ -142,10 +142,10 @@ std::string compare(CombineCase& ours, CombineCase& expected) {
           const float lse = ours.lse_parts.read(ours.lse_parts.layout.position(at));
           if (lse != -INFINITY) seen++, last = n, numbers &= std::isfinite(lse);
         }
-        const int64_t of_lse[] = {b, h, i}, of_o[] = {b, i, h, 0};
+        const int64_t lse_at[] = {b, h, i}, o_at[] = {b, i, h, 0};
         if (c.wants_lse) {
-          const float a = ours.lse.read(ours.lse.layout.position(of_lse));
-          const float must = expected.lse.read(expected.lse.layout.position(of_lse));
+          const float a = ours.lse.read(ours.lse.layout.position(lse_at));
+          const float must = expected.lse.read(expected.lse.layout.position(lse_at));
           if (!within(a, must, seen == 1 ? 0 : 1.2e-7 * std::fabs(must) + sums))
             return "lse" + where + " is " + std::to_string(a) + ", must be " + std::to_string(must);
         }
@@ -156,8 +156,8 @@ std::string compare(CombineCase& ours, CombineCase& expected) {
             if (ours.lse_parts.read(ours.lse_parts.layout.position(at_lse)) != -INFINITY)
               largest = std::max(largest, std::fabs(double(ours.o_parts.read(ours.o_parts.layout.position(at)))));
           }
-          const float a = ours.o.read(ours.o.layout.position(of_o) + x);
-          double must = expected.o.read(expected.o.layout.position(of_o) + x), tolerance = 0;
+          const float a = ours.o.read(ours.o.layout.position(o_at) + x);
+          double must = expected.o.read(expected.o.layout.position(o_at) + x), tolerance = 0;
           if (seen > 1) {
             tolerance = roundoff * std::fabs(must) * 1.001 + smallest + sums * largest;
           } else if (seen == 1 && numbers && c.o_dtype != FA3_DTYPE_FP32) {  // that part, rounded
@@ -289,12 +289,12 @@ TEST_CASE("combine: LSE that are no numbers", "[combine]") {
     for (int64_t h = 0; h < c.heads; ++h)
       for (int64_t i = 0; i < c.rows; ++i)
         for (int64_t n = 0; n < c.parts; ++n) {
-          const int64_t at[] = {n, 0, h, i}, of_o[] = {n, 0, i, h, 0};
+          const int64_t at[] = {n, 0, h, i}, o_at[] = {n, 0, i, h, 0};
           const int64_t block[] = {1, 6, 36};
           const float value = n < 3 ? values[i / block[n] % 6] : -inf;
           made.lse_parts.write(made.lse_parts.layout.position(at), value);
           for (int64_t x = 0; x < c.d && value == -inf; ++x)
-            made.o_parts.write(made.o_parts.layout.position(of_o) + x, NAN);
+            made.o_parts.write(made.o_parts.layout.position(o_at) + x, NAN);
         }
     CHECK(run_and_compare(made, gpu().stream, 2) == "");
   }
@@ -347,20 +347,21 @@ TEST_CASE("combine: attention over ranges of keys", "[combine][sanitizer]") {
   for (const fa3_dtype dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
     for (const int64_t d : {64, 128}) {
       constexpr int64_t batch = 2, n = 400, heads = 4, heads_kv = 2, parts = 3, begin[] = {0, 96, 250, n};
-      const Layout of_q = Layout::packed({batch, n, heads, d}), of_k = Layout::packed({batch, n, heads_kv, d});
-      const Layout of_lse = Layout::packed({batch, heads, n}), of_parts = Layout::packed({parts, batch, n, heads, d});
-      std::vector<uint16_t> q(size_t(of_q.count())), k(size_t(of_k.count())), v(k.size());
+      const Layout q_layout = Layout::packed({batch, n, heads, d}), k_layout = Layout::packed({batch, n, heads_kv, d});
+      const Layout lse_layout = Layout::packed({batch, heads, n});
+      const Layout parts_layout = Layout::packed({parts, batch, n, heads, d});
+      std::vector<uint16_t> q(size_t(q_layout.count())), k(size_t(k_layout.count())), v(k.size());
       tools::fill_normal(seed_for(6000), q.data(), q.size(), dtype);
       tools::fill_normal(seed_for(6001), k.data(), k.size(), dtype);
       tools::fill_normal(seed_for(6002), v.data(), v.size(), dtype);
-      const size_t o_bytes = q.size() * 2, lse_bytes = size_t(of_lse.count()) * 4;
+      const size_t o_bytes = q.size() * 2, lse_bytes = size_t(lse_at.count()) * 4;
       const tools::DeviceBuffer on_q(o_bytes), on_k(k.size() * 2), on_v(k.size() * 2), whole(o_bytes),
           whole_lse(lse_bytes), o_parts(parts * o_bytes), lse_parts(parts * lse_bytes), o(o_bytes), lse(lse_bytes);
       on_q.upload(q.data(), o_bytes), on_k.upload(k.data(), k.size() * 2), on_v.upload(v.data(), k.size() * 2);
       fa3_forward_params f = tools::forward_params();
-      f.q = of_q.tensor(on_q.at(0), dtype);
-      f.k = of_k.tensor(on_k.at(0), dtype), f.v = of_k.tensor(on_v.at(0), dtype);
-      f.o = of_q.tensor(whole.at(0), dtype), f.lse = of_lse.tensor(whole_lse.at(0), FA3_DTYPE_FP32);
+      f.q = q_layout.tensor(on_q.at(0), dtype);
+      f.k = k_layout.tensor(on_k.at(0), dtype), f.v = k_layout.tensor(on_v.at(0), dtype);
+      f.o = q_layout.tensor(whole.at(0), dtype), f.lse = lse_at.tensor(whole_lse.at(0), FA3_DTYPE_FP32);
       f.mask = FA3_MASK_CAUSAL_TOP_LEFT;
       std::vector<tools::DeviceBuffer> workspaces;
       const auto attend = [&](const fa3_forward_params& params) {
@@ -374,8 +375,8 @@ TEST_CASE("combine: attention over ranges of keys", "[combine][sanitizer]") {
         // queries from begin[i] on.
         fa3_forward_params part = f;
         const int64_t first = begin[i], end = begin[i + 1], skipped = i == 1 ? first : 0;
-        part.k = of_k.tensor(on_k.at(size_t(first * heads_kv * d * 2)), dtype);
-        part.v = of_k.tensor(on_v.at(size_t(first * heads_kv * d * 2)), dtype);
+        part.k = k_layout.tensor(on_k.at(size_t(first * heads_kv * d * 2)), dtype);
+        part.v = k_layout.tensor(on_v.at(size_t(first * heads_kv * d * 2)), dtype);
         part.k.dim[1] = part.v.dim[1] = end - first;
         part.o.data = o_parts.at(size_t(i) * o_bytes + size_t(skipped * heads * d * 2));
         part.lse.data = lse_parts.at(size_t(i) * lse_bytes + size_t(skipped * 4));
@@ -392,9 +393,9 @@ TEST_CASE("combine: attention over ranges of keys", "[combine][sanitizer]") {
       }
       fa3_combine_params c{};
       c.struct_size = sizeof c;
-      c.o_parts = of_parts.tensor(o_parts.at(0), dtype);
+      c.o_parts = parts_layout.tensor(o_parts.at(0), dtype);
       c.lse_parts = Layout::packed({parts, batch, heads, n}).tensor(lse_parts.at(0), FA3_DTYPE_FP32);
-      c.o = of_q.tensor(o.at(0), dtype), c.lse = of_lse.tensor(lse.at(0), FA3_DTYPE_FP32);
+      c.o = q_layout.tensor(o.at(0), dtype), c.lse = lse_at.tensor(lse.at(0), FA3_DTYPE_FP32);
       REQUIRE(fa3_combine(&c, stream.get()) == FA3_OK);
       stream.synchronize();
 

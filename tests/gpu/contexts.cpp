@@ -65,11 +65,11 @@ TEST_CASE("the primary context is reset and comes back", "[contexts]") {
             FA3_CU(cuCtxSetCurrent, primary);
             if (round % 2 == 1 && fa3_preload() != FA3_OK) return where + fa3_last_error_message();
             // Once on a thread that knows the context of before, once on a new one; and the other way round.
-            std::string here, there;
-            if (round > 2) there = on_thread([&] { return use(primary); });
-            here = use(primary);
-            if (round <= 2) there = on_thread([&] { return use(primary); });
-            for (const std::string& problem : {here, there})
+            std::string primary_problem, other_problem;
+            if (round > 2) other_problem = on_thread([&] { return use(primary); });
+            primary_problem = use(primary);
+            if (round <= 2) other_problem = on_thread([&] { return use(primary); });
+            for (const std::string& problem : {primary_problem, other_problem})
               if (!problem.empty()) return where + problem;
             FA3_CU(cuDevicePrimaryCtxReset, device);
           }

@@ -13,7 +13,7 @@
 #include "cuda_driver.h"
 #include "half.h"
 #include "layout.h"
-#include "memory.h"
+#include "problems/memory.h"
 
 namespace fa3::test {
 
@@ -96,7 +96,7 @@ struct OnDevice {
     std::vector<void*> bases;
     for (int i = 0; i < Case::count; ++i) {
       const Image& image = made.all(i)->image;
-      buffers.push_back(tools::DeviceBuffer::of_tensor(std::max<size_t>(image.size(), 16)));
+      buffers.push_back(tools::DeviceBuffer::for_tensor(std::max<size_t>(image.size(), 16)));
       if (!image.empty()) buffers.back().upload(image.data(), image.size());
       bases.push_back(buffers.back().at(0));
     }

@@ -10,15 +10,15 @@ namespace fa3::test {
 TEST_CASE("every head of every query has one row, and queries come in order", "[packing]") {
   for (int heads = 1; heads <= 300; ++heads) {
     const Packing packing = Packing::of(heads);
-    int64_t of_query = 1;
-    while (of_query < heads) of_query *= 2;
+    int64_t query_rows = 1;
+    while (query_rows < heads) query_rows *= 2;
     int wrong = 0;
     for (const int queries : {1, 2, 3, 17, 64}) {
       std::set<std::pair<int, int>> seen;
-      wrong += packing.rows(queries) != queries * of_query;
+      wrong += packing.rows(queries) != queries * query_rows;
       for (int32_t row = 0; row < packing.rows(queries); ++row) {
-        wrong += packing.query(row) != int(row / of_query);
-        wrong += packing.head(row) < 0 || packing.head(row) >= of_query;
+        wrong += packing.query(row) != int(row / query_rows);
+        wrong += packing.head(row) < 0 || packing.head(row) >= query_rows;
         if (packing.head(row) < heads) seen.insert({packing.query(row), packing.head(row)});
       }
       wrong += int(seen.size()) != queries * heads || seen.rbegin()->first != queries - 1;

@@ -109,12 +109,12 @@ void check(const Planned& made) {
     REQUIRE((block.key == block.block * Bc && block.key < s.seqlen_k));
     const int32_t entry = first_block_entry(p.dq, n, block.block);
     REQUIRE((entry >= 0 && entry < count));
-    const PlannedBlock& of_first = made.list.blocks[entry];
-    REQUIRE((of_first.sequence.k_row == s.k_row && of_first.block == 0));
+    const PlannedBlock& first_listed = made.list.blocks[entry];
+    REQUIRE((first_listed.sequence.k_row == s.k_row && first_listed.block == 0));
     for (int32_t tile = block.first; tile < block.end; ++tile) {
-      const PlannedTile& its = made.list.tiles[block.first_tile + tile];
-      REQUIRE(its.tile == tile);
-      REQUIRE(made.list.sequences[its.sequence].q_row == s.q_row);
+      const PlannedTile& found = made.list.tiles[block.first_tile + tile];
+      REQUIRE(found.tile == tile);
+      REQUIRE(made.list.sequences[found.sequence].q_row == s.q_row);
     }
     for (int32_t row = block.first * Br; row < std::min(block.end * Br, s.seqlen_q); ++row) {
       const Keys keys = seen.of(row);
@@ -312,11 +312,11 @@ TEST_CASE("in a fixed order none waits for ever where sequences overlap", "[leng
 // all their key blocks in the list have tiles of their own, and the list of tiles says so.
 static int count_right(const Planned& made, int32_t Br) {
   const PlanBackwardParams& p = made.p;
-  const auto claims = [&](bool of_q) {
-    std::vector<int> rows(size_t(of_q ? p.total_q : p.total_k));
+  const auto claims = [&](bool is_q) {
+    std::vector<int> rows(size_t(is_q ? p.total_q : p.total_k));
     for (int32_t i = 0; i < p.sequences; ++i) {
       const Sequence s = seen_part(sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i));
-      for (int32_t n = 0; n < (of_q ? s.seqlen_q : s.seqlen_k); ++n) ++rows[size_t((of_q ? s.q_row : s.k_row) + n)];
+      for (int32_t n = 0; n < (is_q ? s.seqlen_q : s.seqlen_k); ++n) ++rows[size_t((is_q ? s.q_row : s.k_row) + n)];
     }
     return rows;
   };
@@ -413,7 +413,7 @@ TEST_CASE("blocks that begin apart wait little for one another", "[lengths][back
 // Where one kernel computes dK and dV and another dQ, the list has the tiles of the second one.
 TEST_CASE("a kernel of smaller tiles than the list's visits those that see its keys", "[lengths][backward]") {
   std::mt19937_64 random(4);
-  constexpr int Br = 64, Bc = 64, listed = 128, heads = 2, of_each = 6;
+  constexpr int Br = 64, Bc = 64, listed = 128, heads = 2, kv_readers = 6;
   for (int n = 0; n < 200; ++n) {
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
     Planned made = right_lengths(random, 1 + random() % 8);
@@ -422,7 +422,7 @@ TEST_CASE("a kernel of smaller tiles than the list's visits those that see its k
     check<listed, Bc>(made);
     PlannedBackwardParams p{};
     p.counts = made.list.counts, p.blocks = made.list.blocks;
-    const int parts = n % 2 ? 3 : 1, readers = of_each / parts;
+    const int parts = n % 2 ? 3 : 1, readers = kv_readers / parts;
     p.order.heads = Divisor::of(heads * parts), p.order.section = Divisor::of(1), p.readers = readers;
     p.order.parts = Divisor::of(parts);
     p.rows.tiles = Divisor::of(made.p.most_tiles * 2);
@@ -434,9 +434,9 @@ TEST_CASE("a kernel of smaller tiles than the list's visits those that see its k
       QueryTile tile(work);
       for (int j = 0; j < work.all; ++j, tile.next(p, work)) {
         const int in_head = tile.number(work) - tile.head(work) * made.p.most_tiles * 2;
-        const PlannedTile& its = made.list.tiles[in_head / 2];
-        REQUIRE((its.tile * 2 + in_head % 2 == tile.tile && made.list.sequences[its.sequence].q_row == s.q_row));
-        REQUIRE((tile.head(work) / of_each == work.head_kv && tile.head(work) / readers == work.part));
+        const PlannedTile& found = made.list.tiles[in_head / 2];
+        REQUIRE((found.tile * 2 + in_head % 2 == tile.tile && made.list.sequences[found.sequence].q_row == s.q_row));
+        REQUIRE((tile.head(work) / kv_readers == work.head_kv && tile.head(work) / readers == work.part));
         REQUIRE(visited.insert(tile.number(work)).second);
       }
       for (int i = 0; i * Br < s.seqlen_q; ++i) {

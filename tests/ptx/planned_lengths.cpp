@@ -71,28 +71,28 @@ static void check_order(const PlannedLengths& made) {
   struct Listed {
     int32_t tiles, begin, longest;  // so many of the sequence's tiles, down to this row
   };
-  std::map<int32_t, Listed> listed, of_section;  // by sequence
+  std::map<int32_t, Listed> listed, seen;  // by sequence
   shortest = INT32_MAX;
   const auto end_section = [&] {
     const int32_t least = shortest < longest / 2 ? 2 * shortest + 2 : longest;
-    for (const auto& [sequence, its] : of_section) {
-      REQUIRE((its.begin == 0 && listed.emplace(sequence, its).second));
-      REQUIRE(group_of(its.longest) >= group_of(least));
-      shortest = std::min(shortest, its.longest);
+    for (const auto& [sequence, in_section] : seen) {
+      REQUIRE((in_section.begin == 0 && listed.emplace(sequence, in_section).second));
+      REQUIRE(group_of(in_section.longest) >= group_of(least));
+      shortest = std::min(shortest, in_section.longest);
     }
-    of_section.clear();
+    seen.clear();
   };
   int32_t rank = -1, last = -1;  // of the tile before: so many behind it in its sequence, and which one that is
   for (size_t n = made.sorted_entries; n < end; ++n) {
     const Planned& entry = made.entries[n];
     const auto [sequence, rows] = made.place_of(entry);
-    if (of_section.count(sequence) == 0 && (rank > 0 || section_of(sequence) != section_of(last) || sequence <= last))
+    if (seen.count(sequence) == 0 && (rank > 0 || section_of(sequence) != section_of(last) || sequence <= last))
       end_section(), rank = last = -1;
-    Listed& its = of_section[sequence];
-    REQUIRE((its.tiles > rank || (its.tiles == rank && sequence > last)));
-    REQUIRE((entry.parts == 1 && (its.tiles == 0 || rows.end == its.begin)));
-    rank = its.tiles, last = sequence;
-    its = {its.tiles + 1, rows.begin, std::max(its.longest, made.tile(entry).length())};
+    Listed& in_section = seen[sequence];
+    REQUIRE((in_section.tiles > rank || (in_section.tiles == rank && sequence > last)));
+    REQUIRE((entry.parts == 1 && (in_section.tiles == 0 || rows.end == in_section.begin)));
+    rank = in_section.tiles, last = sequence;
+    in_section = {in_section.tiles + 1, rows.begin, std::max(in_section.longest, made.tile(entry).length())};
   }
   end_section();
 }

@@ -196,8 +196,8 @@ TEST_CASE("whatever numbers the lengths are, sequences lie within the tensors", 
       check_inside(lengths, total_q, total_k, s, b);
       const int32_t each = 3, nth = b * each + int32_t(random() % 3);
       const Cuts cuts[] = {{each, 1 + int32_t(random() % 1000), 0}, {each, 0, 1 + int32_t(random() % 1000)}};
-      const Window of_chunks{-1, window.right, true};
-      check_inside(lengths, total_q, total_k, sequence_at(lengths, total_q, total_k, of_chunks, cuts[0], nth), b);
+      const Window chunks{-1, window.right, true};
+      check_inside(lengths, total_q, total_k, sequence_at(lengths, total_q, total_k, chunks, cuts[0], nth), b);
       check_inside(lengths, total_q, total_k, sequence_at(lengths, total_q, total_k, window, cuts[1], nth), b);
       empty += s.seqlen_q == 0, full += s.seqlen_q > 0 && s.seqlen_k > 0;
       const Visible visible = visible_of(s, true, true, {3});

@@ -81,7 +81,7 @@ Memory loaded_rows(const ForwardRow& row) {
   return memory;
 }
 
-// ptx/tile/transpose.cuh, both warps.
+// ptx/tile/loads/transpose.cuh, both warps.
 Memory transposed(const ForwardRow& row) {
   const Memory source = loaded_rows(row);
   Memory target(source.size());
@@ -173,7 +173,7 @@ TEST_CASE("each key of P meets the same key of V", "[v_tile]") {
     const Memory v = documented(row);
     std::vector<bool> met(size_t(row.Bc));
     for (int step = 0; step < row.Bc / 32; ++step) {
-      // convert in ptx/tile/softmax.cuh, then the A operand of this step: the key in each of its columns.
+      // convert in ptx/tile/scores/softmax.cuh, then the A operand of this step: the key in each of its columns.
       std::array<std::array<int, 32>, 64> keys;
       for (int warp = 0; warp < 4; ++warp)
         for (int lane = 0; lane < lanes; ++lane)
@@ -206,7 +206,7 @@ TEST_CASE("every column of O is stored in its place", "[v_tile]") {
       for (int lane = 0; lane < lanes; ++lane)
         for (int i = 0; i < 2; ++i)
           for (int k = 0; k < row.dv / 16; ++k) {
-            // store_scaled_o in ptx/tile/epilogue.cuh
+            // store_scaled_o in ptx/tile/epilogue/epilogue.cuh
             const int to_row = 16 * warp + lane / 4 + 8 * i, to_column = 16 * k + 4 * (lane % 4);
             const int from[4] = {8 * k + 2 * i, 8 * k + 4 + 2 * i, 8 * k + 2 * i + 1, 8 * k + 4 + 2 * i + 1};
             for (int x = 0; x < 4; ++x) {

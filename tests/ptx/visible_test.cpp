@@ -114,10 +114,10 @@ TEST_CASE("the rows that see any of some keys go from the first to the last of t
         for (int row = 0; row < v.rows(); ++row)
           for (int key = first; key <= last; ++key)
             if (sees(v, row, key)) rows.insert(row);
-        const Rows its = v.rows_of(first, last);
+        const Rows tile_rows = v.rows_of(first, last);
         empty += rows.empty();
-        if (!has_gaps) wrong += all_of(its) != rows;
-        else for (const int row : rows) wrong += row < its.begin || row >= its.end;
+        if (!has_gaps) wrong += all_of(tile_rows) != rows;
+        else for (const int row : rows) wrong += row < tile_rows.begin || row >= tile_rows.end;
       }
   });
   CHECK(wrong == 0);
@@ -198,8 +198,8 @@ TEST_CASE("a tile has the blocks of the keys that its rows see, one at least", "
           std::set<int> blocks;
           for (int row = std::max(first, 0); row < std::min(first + rows, v.rows()); ++row)
             for (const int key : keys_of(v, row)) blocks.insert(key / Bc);
-          const Keys its = tile_blocks(v, first, rows, Bc);
-          wrong += blocks.empty() ? its.end != its.begin + 1 : all_of(its) != blocks;
+          const Keys tile_rows = tile_blocks(v, first, rows, Bc);
+          wrong += blocks.empty() ? tile_rows.end != tile_rows.begin + 1 : all_of(tile_rows) != blocks;
         }
   });
   CHECK(wrong == 0);

@@ -368,8 +368,8 @@ def rounded_once(world):
     for plans.SLOTS in (2, 4):
         parallel._kinds.clear()
         o = parallel.attention(*(parallel.shard(x, world.groups[4]) for x in (q, k, v)), world.groups[4], method="ring")
-        others = (o != expected).double().mean().item()
-        assert others < 0.005, (plans.SLOTS, others)
+        differing = (o != expected).double().mean().item()
+        assert differing < 0.005, (plans.SLOTS, differing)
     plans.SLOTS = before
     parallel._kinds.clear()
 
@@ -436,9 +436,9 @@ def sent(world):
         q, k, v = (parallel.shard(x, group, layout) for x in world.inputs(16)[:3])
         counted, transfer = [0], methods.Transfer.__init__
 
-        def count(self, team, to, sent, *others):
+        def count(self, team, to, sent, *rest):
             counted[0] += 0 if sent is None else sent.numel() * sent.element_size()
-            transfer(self, team, to, sent, *others)
+            transfer(self, team, to, sent, *rest)
 
         methods.Transfer.__init__ = count
         try:
@@ -609,10 +609,10 @@ def strided(world):
     usual = [parallel.shard(x, group) for x in world.inputs(24)[:3]]
     for method in ("ring", "all_gather", "all_to_all"):
         o = parallel.attention(*usual, group, method=method, causal=True)
-        others = [x.mT.contiguous().mT if world.rank else x for x in usual]
-        assert torch.equal(parallel.attention(*others, group, method=method, causal=True), o), method
-        others = [torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape) if world.rank else x for x in usual]
-        assert torch.equal(parallel.attention(*others, group, method=method, causal=True), o), method
+        views = [x.mT.contiguous().mT if world.rank else x for x in usual]
+        assert torch.equal(parallel.attention(*views, group, method=method, causal=True), o), method
+        views = [torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape) if world.rank else x for x in usual]
+        assert torch.equal(parallel.attention(*views, group, method=method, causal=True), o), method
 
 
 def refused_in_pairs(world):
@@ -734,8 +734,8 @@ def work(rank, size, device, folder, asked_long):
     backend = "gloo" if device == "cpu" else "nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LATEST)
     world = World(rank, size, device)
-    of_four = [batched_windows, four_ranks, few_slots, rounded_once, refused_alike, refused_in_pairs] * (size >= 4)
-    parts = [every_method, against_float64, *of_four, repeated, halves, strided, sent, told_once]
+    four_ranked = [batched_windows, four_ranks, few_slots, rounded_once, refused_alike, refused_in_pairs] * (size >= 4)
+    parts = [every_method, against_float64, *four_ranked, repeated, halves, strided, sent, told_once]
     for part in (*parts, checkpointed, compiled, sharded, inside_torch, refusals, *[long] * asked_long, missing):
         start = time.monotonic()
         part(world)

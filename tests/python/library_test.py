@@ -110,9 +110,9 @@ def combined(library):
     )
     library.reference(params)
     for b, i, h in itertools.product(range(batch), range(seqlen), range(heads)):
-        at, of_lse = ((b * seqlen + i) * heads + h) * d, (b * heads + h) * seqlen + i
-        weights = [math.exp(lse_parts[n * rows + of_lse]) for n in range(parts)]
-        assert abs(lse[of_lse] - math.log(sum(weights))) < 1e-6
+        at, lse_at = ((b * seqlen + i) * heads + h) * d, (b * heads + h) * seqlen + i
+        weights = [math.exp(lse_parts[n * rows + lse_at]) for n in range(parts)]
+        assert abs(lse[lse_at] - math.log(sum(weights))) < 1e-6
         for c in range(d):
             expected = sum(w * o_parts[n * rows * d + at + c] for n, w in enumerate(weights)) / sum(weights)
             assert abs(o[at + c] - expected) < 1e-6, (o[at + c], expected)

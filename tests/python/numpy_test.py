@@ -192,8 +192,8 @@ def quantized():
     v8s = [fa3.quantize(v, tiles=tiles) for tiles in (False, True)]
     named = {"q_scale": q8.scale, "k_scale": k8.scale, "v_scale": v8s[0].scale, "causal": True}
     o, lse = fa3.forward(q8.y, k8.y, v8s[0].y, return_lse=True, **named)
-    rows, of_tiles = (fa3.backward(o, q8.y, k8.y, x.y, o, lse, **named) for x in v8s)
-    for x, y, like in zip(rows, of_tiles, (q, k, v)):
+    rows, tiled = (fa3.backward(o, q8.y, k8.y, x.y, o, lse, **named) for x in v8s)
+    for x, y, like in zip(rows, tiled, (q, k, v)):
         assert x.shape == like.shape and x.any() and np.array_equal(x, y)
     # Queries of 16 bits over keys and values of FP8: what these are is exact, and so is all but o's rounding.
     wide, *caches = normal(2, 5, 4, 32).astype(np.float16), *(normal(2, 9, 2, 32).astype(v8.y.dtype) for _ in "kv")

@@ -151,13 +151,13 @@ class Case:
         """(index of rows of o, their O, their LSE as (rows, heads)) of each sequence, in float64."""
         arrays = {name: x.astype(np.float64) for name, x in self.arrays.items()}
         sinks = self.how.get("sinks", np.full(self.heads, -np.inf)).astype(np.float64)
-        for b, (index, of_keys) in enumerate(zip(self.rows_q, self.rows_k)):
+        for b, (index, key_rows) in enumerate(zip(self.rows_q, self.rows_k)):
             q = arrays["q"][tuple(index.T)]
-            k, v = (np.repeat(arrays[name][tuple(of_keys.T)], self.heads // self.heads_kv, 1) for name in "kv")
+            k, v = (np.repeat(arrays[name][tuple(key_rows.T)], self.heads // self.heads_kv, 1) for name in "kv")
             o, lse = np.zeros((len(index), self.heads, self.dv)), np.zeros((len(index), self.heads))
             for i in range(len(index)):
-                seen = [j for j in range(len(of_keys)) if self.sees(i, j, len(index), len(of_keys))]
-                distances = self.distances(i, seen, len(index), len(of_keys))
+                seen = [j for j in range(len(key_rows)) if self.sees(i, j, len(index), len(key_rows))]
+                distances = self.distances(i, seen, len(index), len(key_rows))
                 for h in range(self.heads):
                     weights = np.exp(self.transformed(float(np.float32(0.4)) * k[seen, h] @ q[i, h], b, h, distances))
                     total = weights.sum() + np.exp(sinks[h])

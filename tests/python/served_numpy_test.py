@@ -72,8 +72,8 @@ def gradients():
                 x[rows] += step * direction[rows]
             more = {**case.how, **({} if sinks is None else {"sinks": sinks + np.float32(step)})}
             o, lse = fa3.forward(**arrays, **more, return_lse=True)
-            of_lse = sum((dlse[x].astype(float) * np.where(np.isfinite(lse[x]), lse[x], 0)).sum() for x in at)
-            return (o[used[0]].astype(float) * dout[used[0]]).sum() + of_lse
+            lse_part = sum((dlse[x].astype(float) * np.where(np.isfinite(lse[x]), lse[x], 0)).sum() for x in at)
+            return (o[used[0]].astype(float) * dout[used[0]]).sum() + lse_part
 
         found = fa3.backward(dout, **case.arrays, o=o, lse=lse, dlse=dlse, **case.how)
         assert len(found) == 3 + (sinks is not None) and all(np.isfinite(x).all() for x in found), case.seed

@@ -98,8 +98,8 @@ def computed(library, queries, keys, how, with_sinks):
     for b in range(BATCH):
         for i in range(QUERIES[b]):
             for h in range(HEADS):
-                row, of_kv = (*place_q(b, i), h), h // (HEADS // HEADS_KV)
-                seen = [(*place_k(b, j), of_kv) for j in range(KEYS[b]) if sees(how, b, i, j)]
+                row, head_kv = (*place_q(b, i), h), h // (HEADS // HEADS_KV)
+                seen = [(*place_k(b, j), head_kv) for j in range(KEYS[b]) if sees(how, b, i, j)]
                 weights = [math.exp(SCALE * sum(element(q, *row, c) * element(k, *key, c) for c in range(D)))
                            for key in seen]  # fmt: skip
                 total = sum(weights) + (math.exp(element(sinks, h)) if with_sinks else 0)

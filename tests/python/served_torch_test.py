@@ -89,21 +89,21 @@ def exact_gradients(case, given):
     sinks = torch.from_numpy(case.how.get("sinks", np.full(case.heads, -np.inf, np.float32))).double().requires_grad_()
     loss = 0 * sinks[sinks.isfinite()].sum()
     in_use = [torch.zeros_like(x, dtype=torch.bool) for x in leaves.values()]
-    for b, (index, of_keys) in enumerate(zip(case.rows_q, case.rows_k)):
-        at, keys = (tuple(torch.from_numpy(x.T)) for x in (index, of_keys))
+    for b, (index, key_rows) in enumerate(zip(case.rows_q, case.rows_k)):
+        at, keys = (tuple(torch.from_numpy(x.T)) for x in (index, key_rows))
         q = leaves["q"][at]
         k, v = (leaves[name][keys].repeat_interleave(case.heads // case.heads_kv, 1) for name in "kv")
         g, glse = given["o"][at], torch.from_numpy(lse_rows(given["lse"].numpy(), index))
         for i in range(len(index)):
-            seen = [j for j in range(len(of_keys)) if case.sees(i, j, len(index), len(of_keys))]
-            distances = torch.from_numpy(case.distances(i, seen, len(index), len(of_keys)))
+            seen = [j for j in range(len(key_rows)) if case.sees(i, j, len(index), len(key_rows))]
+            distances = torch.from_numpy(case.distances(i, seen, len(index), len(key_rows)))
             for h in range(case.heads):
                 scores = case.transformed(0.4 * k[seen, h] @ q[i, h], b, h, distances, torch.tanh)
                 scores = torch.cat((scores, sinks[h, None]))
                 if seen:
                     in_use[0][tuple(index[i])] = True
                     for j in seen:
-                        in_use[1][tuple(of_keys[j])] = in_use[2][tuple(of_keys[j])] = True
+                        in_use[1][tuple(key_rows[j])] = in_use[2][tuple(key_rows[j])] = True
                     lse = scores.logsumexp(0)
                     loss = loss + (g[i, h] * ((scores[:-1] - lse).exp() @ v[seen, h])).sum() + glse[i, h] * lse
                 elif sinks[h].isfinite():

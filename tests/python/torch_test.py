@@ -43,11 +43,11 @@ def exact(q, k, v, dout, dlse, causal, scale=None):
     return [o, lse, *torch.autograd.grad((o, lse), (q, k, v), (dout.double(), dlse.double()))]
 
 
-def close(found, expected, dtype, what, of_gradients=None):
+def close(found, expected, dtype, what, gradient_dtype=None):
     """Gradients come from o and products that were rounded, so by a few roundoffs of their size, not of each."""
     for name, x, y in zip(("o", "lse", "dq", "dk", "dv"), found, expected):
-        its = torch.float32 if name == "lse" else dtype if name == "o" else of_gradients or dtype
-        assert x.shape == y.shape and x.dtype == its, (what, name, x.dtype)
+        wanted = torch.float32 if name == "lse" else dtype if name == "o" else gradient_dtype or dtype
+        assert x.shape == y.shape and x.dtype == wanted, (what, name, x.dtype)
         limit = 4 * max(ROUNDOFF[dtype], 1e-6) * max(1.0, y.abs().max().item())
         worst = (x.double() - y).abs().max().item()
         assert worst <= limit, (what, name, worst, limit)

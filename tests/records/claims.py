@@ -343,9 +343,9 @@ def on_layers(method):
 
 
 def training(card):
-    """On documents (tests/gpu/train_documents.py): the least and largest error of all gradients over FlexAttention's,
-    and the mean distance of losses from those in float32, each of 20 steps together, of the worst model: the library's
-    and FlexAttention's."""
+    """On documents (tests/gpu/models/train_documents.py): the least and largest error of all gradients over
+    FlexAttention's, and the mean distance of losses from those in float32, each of 20 steps together, of the worst
+    model: the library's and FlexAttention's."""
     table = rows(card, "training")
     together = [row for row in table if row["kind"] == "gradient" and row["of"] == "all"]
     ratios = [float(row["fa3"]) / float(row["flex"]) for row in together]

@@ -2,7 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "listing/lanes.h"
+#include "dataflow/lanes.h"
 #include "listings.h"
 #include "views/reports.h"
 
@@ -26,20 +26,20 @@ TEST_CASE("mbarriers are fenced for TMA in more ways than one") {
                  "SYNCS.EXCH.64 URZ, [UR4+0x100], UR6"} +
            fences + Lines{"@P4 EXIT", "UTMALDG.4D [UR8], [UR6]", "UTMALDG.4D [UR16], [UR6]", "EXIT"};
   };
-  const std::string barrier = "BAR.SYNC.DEFER_BLOCKING 0x0", fence = "FENCE.VIEW.ASYNC.S", others = ".L_others";
+  const std::string barrier = "BAR.SYNC.DEFER_BLOCKING 0x0", fence = "FENCE.VIEW.ASYNC.S", label = ".L_others";
   for (const char* name : {"unfenced", "unfenced_tma"}) {
-    CHECK(figure(begun({"MEMBAR.ALL.CTA", fence, others, barrier}), name) == 0);  // the programming guide
-    CHECK(figure(begun({"NOP", others, barrier}), name) == 0);                    // fence.mbarrier_init
+    CHECK(figure(begun({"MEMBAR.ALL.CTA", fence, label, barrier}), name) == 0);  // the programming guide
+    CHECK(figure(begun({"NOP", label, barrier}), name) == 0);                    // fence.mbarrier_init
   }
   // Triton: all threads fence behind the barrier.
-  CHECK(figure(begun({others, barrier, "MEMBAR.ALL.CTA", fence, barrier}), "unfenced_tma") == 0);
-  CHECK(figure(begun({others, barrier}), "unfenced_tma") == 2);
-  CHECK(figure(begun({others, barrier}), "unfenced") == 1);
+  CHECK(figure(begun({label, barrier, "MEMBAR.ALL.CTA", fence, barrier}), "unfenced_tma") == 0);
+  CHECK(figure(begun({label, barrier}), "unfenced_tma") == 2);
+  CHECK(figure(begun({label, barrier}), "unfenced") == 1);
   // Triton, too: ptxas has put the fence before the initial value.
-  CHECK(figure(Lines{fence} + begun({others, barrier}), "unfenced_tma") == 0);
-  CHECK(figure(Lines{fence, "UTMASTG.4D [UR8], [UR14]"} + begun({others, barrier}), "unfenced_tma") == 2);
+  CHECK(figure(Lines{fence} + begun({label, barrier}), "unfenced_tma") == 0);
+  CHECK(figure(Lines{fence, "UTMASTG.4D [UR8], [UR14]"} + begun({label, barrier}), "unfenced_tma") == 2);
   // Where nothing is loaded by TMA, a barrier of the thread block is enough.
-  CHECK(figure(replaced(replaced(begun({others, barrier}), "UTMALDG", {}), "UTMALDG", {}), "unfenced_tma") == 0);
+  CHECK(figure(replaced(replaced(begun({label, barrier}), "UTMALDG", {}), "UTMALDG", {}), "unfenced_tma") == 0);
 }
 
 TEST_CASE("what another warp has handed over need not be fenced again before it is stored by TMA") {

@@ -32,7 +32,7 @@ TEST_CASE("the good loop") {
 }
 
 TEST_CASE("a loop of 8 bits: Q half in registers, and V transposed by another loop") {
-  const sass::Kernel toy = kernel(of_8_bits());
+  const sass::Kernel toy = kernel(eight_bits());
   REQUIRE(toy.loops.size() == 1);
   const sass::Figures& f = only_hot(toy).figures;
   CHECK(only_hot(toy).role == "QK+PV");

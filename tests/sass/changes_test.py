@@ -41,17 +41,17 @@ class Changes(unittest.TestCase):
         self.assertEqual(changes.changes(self.before, self.after), [])
 
     def test_each_change_is_named_for_its_rows(self):
-        some, others = (self.random.sample(NAMES, size) for size in (5, 30))
+        some, rest = (self.random.sample(NAMES, size) for size in (5, 30))
         for name in some:
             self.after[name]["hot[QK+PV].adds"] = "81"
-        for name in others:
+        for name in rest:
             self.after[name]["epilogue.fences"] = "1"
             del self.after[name]["kernel.votes"]
         said = changes.changes(self.before, self.after)
         heads = ["epilogue.fences: 2 -> 1", "hot[QK+PV].adds: 80 -> 81", "kernel.votes: ANY -> none"]
         self.assertEqual([line.split("  ")[0] for line in said], heads)
         patterns = Patterns(sorted(NAMES))
-        for line, names in zip(said, (others, some, others)):
+        for line, names in zip(said, (rest, some, rest)):
             named = line.split("  ")[1].strip("()").split()
             self.assertEqual(frozenset().union(*map(patterns.matched, named)), set(names), line)
 

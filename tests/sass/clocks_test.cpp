@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "input/disassembler.h"
-#include "input/process.h"
-#include "input/text.h"
 #include "listing/control.h"
 #include "listings.h"
+#include "system/process.h"
+#include "system/text.h"
 #include "time/clocks.h"
 #include "time/pressure.h"
 #include "time/samples.h"

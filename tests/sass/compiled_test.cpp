@@ -6,10 +6,10 @@
 #include <fstream>
 
 #include "input/images.h"
-#include "input/text.h"
-#include "input/tidy.h"
 #include "listings.h"
 #include "rules/check.h"
+#include "system/text.h"
+#include "system/tidy.h"
 #include "views/diff.h"
 
 using Catch::Matchers::ContainsSubstring;

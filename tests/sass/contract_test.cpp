@@ -93,10 +93,10 @@ TEST_CASE("each kind of damage to a loop of 8 bits breaks its own rule") {
       "kernel.transposing_permutes == 4\nkernel.transposing_stores == 1\nkernel.transposing_fences == 1\n"
       "kernel.transposing_instructions <= 10\n";
   const auto rules = [&](const std::string& old, const Lines& lines) {
-    return broken(checked(contract, replaced(of_8_bits(), old, lines)));
+    return broken(checked(contract, replaced(eight_bits(), old, lines)));
   };
   using Rules = std::vector<std::string>;
-  REQUIRE(broken(checked(contract, of_8_bits())).empty());
+  REQUIRE(broken(checked(contract, eight_bits())).empty());
   CHECK(rules("QGMMA.64x16x32.F32.E4M3.E4M3 R24, R56",
               {"QGMMA.64x16x32.F32.E4M3.E4M3 R24, gdesc[UR8], RZ, !UPT"}) ==
         Rules{"hot.gemms == QK 1 x 64x16x32 RS, QK 1 x 64x16x32 SS, PV 1 x 64x32x32 RS"});
@@ -110,12 +110,12 @@ TEST_CASE("each kind of damage to a loop of 8 bits breaks its own rule") {
   CHECK(rules("STSM", {"STSM.16.M88.2 [R2], R12", "STSM.16.M88.2 [R2+0x10], R14"}) ==
         Rules{"kernel.transposing_stores == 1"});
   CHECK(rules("FENCE", {}) == Rules{"kernel.transposing_fences == 1"});
-  CHECK(broken(checked(contract, replaced(replaced(of_8_bits(), "FENCE", {}), "IADD3 R3", {"FENCE.VIEW.ASYNC.S"}))) ==
+  CHECK(broken(checked(contract, replaced(replaced(eight_bits(), "FENCE", {}), "IADD3 R3", {"FENCE.VIEW.ASYNC.S"}))) ==
         Rules{"kernel.transposing_fences == 1"});  // for each 32 keys, not for the block
   CHECK(rules("PRMT R12", {"PRMT R12, R4, 0x6420, R5", "NOP", "NOP"}) ==
         Rules{"kernel.transposing_instructions <= 10"});
   // An instruction too many is a matter of budgets, another compiler's own.
-  const Lines longer = replaced(of_8_bits(), "PRMT R12", {"PRMT R12, R4, 0x6420, R5", "NOP", "NOP"});
+  const Lines longer = replaced(eight_bits(), "PRMT R12", {"PRMT R12, R4, 0x6420, R5", "NOP", "NOP"});
   CHECK(broken(without_budgets(contract, longer)).empty());
 }
 
@@ -290,10 +290,10 @@ TEST_CASE("the table determines what a row's warps tell each other") {
   }
   // K and V of a block, and Q. V of e4m3 comes in slabs of 128 columns, and Q's buffer has the rows that may exist.
   const char *latent = "fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128",
-             *of_16 = "fa3_fwdservedmla_bf16_d64x512_window_64x128",
+             *sixteen_bits = "fa3_fwdservedmla_bf16_d64x512_window_64x128",
              *few = "fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128",
              *half = "fa3_fwdservedmlae4m3half_fp16_d64x512_window_64x128";
-  CHECK((figure(latent, "producer", "tma_loads") == "7" && figure(of_16, "producer", "tma_loads") == "11"));
+  CHECK((figure(latent, "producer", "tma_loads") == "7" && figure(sixteen_bits, "producer", "tma_loads") == "11"));
   CHECK(figure(latent, "kernel", "expected_bytes") == "0/73728, 32768, 8192");
   CHECK((figure(few, "kernel", "expected_bytes") == "0/18432, 40960" && figure(few, "producer", "tma_loads") == "7"));
   CHECK(figure(half, "kernel", "expected_bytes") == "0/36864, 40960");

@@ -7,8 +7,8 @@
 #include <random>
 #include <stdexcept>
 
-#include "listing/regions.h"
 #include "listings.h"
+#include "loops/regions.h"
 #include "views/align.h"
 #include "views/diff.h"
 

@@ -21,7 +21,7 @@ Lines sound() {
 }
 Lines spoilt(const std::string& old, const Lines& lines) { return replaced(sound(), old, lines); }
 
-double of_kernel(const Lines& lines, const std::string& figure) { return value(kernel(lines).figures, figure); }
+double kernel_value(const Lines& lines, const std::string& figure) { return value(kernel(lines).figures, figure); }
 std::string text_of(const Lines& lines, const std::string& figure) { return words(kernel(lines).figures, figure); }
 
 // A loop of some instructions, executed after the base of shared memory is in UR4.
@@ -46,7 +46,7 @@ TEST_CASE("hand-overs: a sound kernel") {
   for (const char* rule : {"never_awaited", "unexpected_loads", "never_loaded", "odd_counts", "odd_named_barriers",
                            "never_read_out", "released_in_flight"}) {
     INFO(rule);
-    CHECK(of_kernel(sound(), rule) == 0);
+    CHECK(kernel_value(sound(), rule) == 0);
   }
   const std::string shown = sass::show_text(kernel(sound()), {}, {});
   CHECK_THAT(shown, ContainsSubstring("hand-overs\n") && ContainsSubstring("mbarrier at 508") &&
@@ -67,20 +67,20 @@ TEST_CASE("hand-overs: bytes that one lane expects, in a register that held a pa
 }
 
 TEST_CASE("hand-overs: what nobody waits for, and where no load ends") {
-  CHECK(of_kernel(spoilt(release, {"@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x148], RZ"}), "never_awaited") == 1);
+  CHECK(kernel_value(spoilt(release, {"@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x148], RZ"}), "never_awaited") == 1);
   // vLLM: an address for the cluster has lost the base of shared memory, so that no barrier is made there.
   const Lines lost = spoilt(release, {"@!P3 SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [UR4+0x148], RZ"});
-  CHECK(of_kernel(lost, "never_awaited") == 0);
+  CHECK(kernel_value(lost, "never_awaited") == 0);
   Lines made = lost;
   made.insert(made.begin() + 1, "SYNCS.EXCH.64 URZ, [UR4+0x148], UR6");
-  CHECK(of_kernel(made, "never_awaited") == 1);
+  CHECK(kernel_value(made, "never_awaited") == 1);
   // Nor is it one at which loads end that have lost it, too: these may be at any.
   const Lines made_and_lost = {"UMOV UR4, 0x400",  "UMOV UR12, 0x38860", "UMOV UR9, 0x38870",
                                "SYNCS.EXCH.64 URZ, [UR4+0x38860], UR6", "SYNCS.EXCH.64 URZ, [UR4+0x38870], UR6",
                                "SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [UR12], RZ",
                                "SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x38870], R8", "UTMALDG.4D [UR8], [UR6]"};
   const auto lost_too = [&](const Lines& lines) {
-    return of_kernel(joined(joined(lines, wait("UR4+0x38870", "R6")), {"EXIT"}), "unexpected_loads");
+    return kernel_value(joined(joined(lines, wait("UR4+0x38870", "R6")), {"EXIT"}), "unexpected_loads");
   };
   CHECK(lost_too(made_and_lost) == 0);
   CHECK(lost_too(replaced(made_and_lost, "UMOV UR12", {"UMOV UR12, 0x38c60"})) == 0);
@@ -93,12 +93,12 @@ TEST_CASE("hand-overs: what nobody waits for, and where no load ends") {
     const Lines other = {"SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR4+0x108], R6"};
     return in_a_loop(joined(joined(before, wait("UR4+0x100", "R6")), other));
   };
-  CHECK(of_kernel(loaded("0x100"), "unexpected_loads") == 0);
-  CHECK(of_kernel(loaded("0x100"), "never_loaded") == 0);
-  CHECK(of_kernel(loaded("0x108"), "unexpected_loads") == 1);
-  CHECK(of_kernel(loaded("0x108"), "never_loaded") == 1);
+  CHECK(kernel_value(loaded("0x100"), "unexpected_loads") == 0);
+  CHECK(kernel_value(loaded("0x100"), "never_loaded") == 0);
+  CHECK(kernel_value(loaded("0x108"), "unexpected_loads") == 1);
+  CHECK(kernel_value(loaded("0x108"), "never_loaded") == 1);
   // Nothing is said of an address that is not known.
-  CHECK(of_kernel(replaced(loaded("0x108"), "UIADD3 UR9", {"R2UR UR9, R30"}), "never_loaded") == 0);
+  CHECK(kernel_value(replaced(loaded("0x108"), "UIADD3 UR9", {"R2UR UR9, R30"}), "never_loaded") == 0);
 }
 
 TEST_CASE("hand-overs: cp.async's arrival expects no bytes") {
@@ -116,11 +116,11 @@ TEST_CASE("hand-overs: a parity that never flips") {
   };
   const std::string arrival = "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x100], RZ";
   const Lines flips = {"SHF.L.U32 R3, R6, 0x1f, RZ"};
-  CHECK(of_kernel(waited(flips, "R3", arrival), "parity_never_flips") == 0);
-  CHECK(of_kernel(waited({}, "RZ", arrival), "parity_never_flips") == 1);
-  CHECK(of_kernel(waited({"MOV R2, 0x1", "SHF.L.U32 R3, R2, 0x1f, RZ"}, "R3", arrival), "parity_never_flips") == 1);
-  CHECK(of_kernel(waited({"LDS R3, [R9]"}, "R3", arrival), "parity_never_flips") == 0);
-  CHECK(of_kernel(waited({}, "RZ", "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"), "parity_never_flips") == 0);
+  CHECK(kernel_value(waited(flips, "R3", arrival), "parity_never_flips") == 0);
+  CHECK(kernel_value(waited({}, "RZ", arrival), "parity_never_flips") == 1);
+  CHECK(kernel_value(waited({"MOV R2, 0x1", "SHF.L.U32 R3, R2, 0x1f, RZ"}, "R3", arrival), "parity_never_flips") == 1);
+  CHECK(kernel_value(waited({"LDS R3, [R9]"}, "R3", arrival), "parity_never_flips") == 0);
+  CHECK(kernel_value(waited({}, "RZ", "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"), "parity_never_flips") == 0);
 }
 
 // A role that loads, one that always waits for what is loaded and gives it back, and one that leaves that wait out
@@ -165,7 +165,7 @@ Lines three_roles(const Roles& roles) {
                         "BRA `(.L_nothing)"});
 }
 
-double left_out(const Roles& roles) { return of_kernel(three_roles(roles), "waits_left_out"); }
+double left_out(const Roles& roles) { return kernel_value(three_roles(roles), "waits_left_out"); }
 Roles with(Lines Roles::*part, const Lines& lines) {
   Roles roles;
   roles.*part = lines;
@@ -223,11 +223,11 @@ TEST_CASE("hand-overs: counts and named barriers") {
     return joined(joined(lines, wait(awaited, "R6")), {"EXIT"});
   };
   CHECK(text_of(init("0x8"), "mbarrier_counts") == "8");
-  CHECK(of_kernel(init("0x8"), "odd_counts") == 0);
-  CHECK(of_kernel(init("0x0"), "odd_counts") == 1);
-  CHECK(of_kernel(init("0x0", "UR4+0x140"), "odd_counts") == 0);  // not used, as in the FlashAttention-3 of xformers
+  CHECK(kernel_value(init("0x8"), "odd_counts") == 0);
+  CHECK(kernel_value(init("0x0"), "odd_counts") == 1);
+  CHECK(kernel_value(init("0x0", "UR4+0x140"), "odd_counts") == 0);  // not used, as in the FlashAttention-3 of xformers
 
-  const auto odd = [](const Lines& lines) { return of_kernel(joined(lines, {"EXIT"}), "odd_named_barriers"); };
+  const auto odd = [](const Lines& lines) { return kernel_value(joined(lines, {"EXIT"}), "odd_named_barriers"); };
   CHECK(odd({"BAR.SYNC 0x1, 0x100", "BAR.ARV 0x1, 0x100"}) == 0);
   CHECK(odd({"BAR.SYNC 0x1, 0x100", "BAR.ARV 0x1, 0x80"}) == 1);
   // Official FlashAttention-3: all computing warps meet, and hand over to another one through the same barrier.
@@ -241,25 +241,25 @@ TEST_CASE("hand-overs: counts and named barriers") {
 
 TEST_CASE("hand-overs: bulk groups and semaphores") {
   const Lines store = {"STS.128 [R5], R24", "UTMASTG.4D [UR8], [UR14]", "UTMACMDFLUSH"};
-  CHECK(of_kernel(in_a_loop(joined(store, {"DEPBAR.LE SB0, 0x0"})), "never_read_out") == 0);
-  CHECK(of_kernel(in_a_loop(store), "never_read_out") == 1);
-  CHECK(of_kernel(joined(store, {"EXIT"}), "never_read_out") == 0);  // the last thing that it does
-  CHECK(of_kernel(in_a_loop({"UTMASTG.4D [UR8], [UR14]", "UTMACMDFLUSH"}), "never_read_out") == 0);
+  CHECK(kernel_value(in_a_loop(joined(store, {"DEPBAR.LE SB0, 0x0"})), "never_read_out") == 0);
+  CHECK(kernel_value(in_a_loop(store), "never_read_out") == 1);
+  CHECK(kernel_value(joined(store, {"EXIT"}), "never_read_out") == 0);  // the last thing that it does
+  CHECK(kernel_value(in_a_loop({"UTMASTG.4D [UR8], [UR14]", "UTMACMDFLUSH"}), "never_read_out") == 0);
   CHECK(text_of(joined(store, {"DEPBAR.LE SB0, 0x1", "DEPBAR.LE SB0, 0x0", "CCTL.IVALL", "EXIT"}), "bulk_groups") ==
         "1 commit, waits 1 0c");
   // The scoreboard of another instruction.
   CHECK(text_of(joined(store, {"DEPBAR.LE SB1, 0x0", "EXIT"}), "bulk_groups") == "1 commit");
-  CHECK(of_kernel(in_a_loop(joined(store, {"DEPBAR.LE SB1, 0x0"})), "never_read_out") == 1);
+  CHECK(kernel_value(in_a_loop(joined(store, {"DEPBAR.LE SB1, 0x0"})), "never_read_out") == 1);
 
   const Lines reduction = {"UBLKRED.G.S.ADD.F32.RN [UR10], [UR6], UR7", "UTMACMDFLUSH"};
   const Lines released = {"MEMBAR.ALL.GPU", "REDG.E.ADD.STRONG.GPU desc[UR26][R2.64], R19", "EXIT"};
   const auto in_flight = [&](const Lines& between) {
-    return of_kernel(joined(joined(reduction, between), released), "released_in_flight");
+    return kernel_value(joined(joined(reduction, between), released), "released_in_flight");
   };
   CHECK(in_flight({"DEPBAR.LE SB0, 0x0", "CCTL.IVALL"}) == 0);
   CHECK(in_flight({"DEPBAR.LE SB0, 0x0"}) == 1);  // only read
   CHECK(in_flight({}) == 1);
-  CHECK(of_kernel(released, "released_in_flight") == 0);
+  CHECK(kernel_value(released, "released_in_flight") == 0);
   CHECK(text_of({"LDG.E.STRONG.GPU R4, desc[UR4][R2.64]", "CCTL.IVALL", "FENCE.VIEW.ASYNC.G", "EXIT"}, "semaphores") ==
         "1 acquire, 1 proxy fence");
   CHECK(text_of({"ACQBULK", "PREEXIT", "PREEXIT", "EXIT"}, "grid_dependency") == "1 wait, 2 launches");
@@ -275,7 +275,7 @@ TEST_CASE("constants and modes") {
                  "EXIT"}, "descriptors") == "40000040, 80000020");
   CHECK(text_of({"UMOV UR9, 0x40000040", "UMOV UR11, 0x80000020",
                  "HGMMA.64x16x16.F32.BF16 R24, R4, gdesc[UR8].tnspB, R24, gsb0", "EXIT"}, "descriptors") == "80000020");
-  CHECK(of_kernel({"ULDC.64 UR4, c[0x0][0x210]", "FMUL R1, R2, c[0x0][0x220]", "LDC R1, c[0x0][0x28]", "EXIT"},
+  CHECK(kernel_value({"ULDC.64 UR4, c[0x0][0x210]", "FMUL R1, R2, c[0x0][0x220]", "LDC R1, c[0x0][0x28]", "EXIT"},
                   "parameter_words") == 3);
   CHECK(text_of({"UBLKRED.G.S.ADD.F32.RN [UR10], [UR6], UR7", "EXIT"}, "reductions") == "UBLKRED.G.S.ADD.F32.RN");
   CHECK(value(kernel(with_producer()).scopes.at("epilogue"), "adds") == 0);

@@ -56,7 +56,7 @@ Lines good() {
   return lines;
 }
 
-Lines of_8_bits() {
+Lines eight_bits() {
   Lines lines = good();
   for (std::string& line : lines)
     if (line.rfind("F2FP", 0) == 0) line.replace(0, line.find(' '), "F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C");

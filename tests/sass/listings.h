@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "listing/kernel.h"
+#include "loops/kernel.h"
 
 namespace listings {
 
@@ -16,7 +16,7 @@ std::string text(const std::string& name, const Lines& lines);
 
 Lines good();
 // The same with elements of 8 bits, Q half in registers; and behind it a loop that transposes V.
-Lines of_8_bits();
+Lines eight_bits();
 // S, dP, dV and dK of a backward pass.
 Lines backward();
 // Consumers with that loop, and a producer. A consumer warp gives a buffer back inside the loop, and another one behind

@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "input/process.h"
-#include "input/tidy.h"
 #include "kernels/analyse.h"
 #include "listings.h"
+#include "system/process.h"
+#include "system/tidy.h"
 #include "views/reports.h"
 
 using namespace listings;
@@ -172,8 +172,8 @@ TEST_CASE("a backward pass shared by two warpgroups, P passed through shared mem
 TEST_CASE("what a kernel does, and with how many bits") {
   CHECK(words(kernel(good()).figures, "work") == "forward");
   CHECK(words(kernel(good()).figures, "bits") == "16");
-  CHECK(words(kernel(of_8_bits()).figures, "work") == "forward");
-  CHECK(words(kernel(of_8_bits()).figures, "bits") == "8");
+  CHECK(words(kernel(eight_bits()).figures, "work") == "forward");
+  CHECK(words(kernel(eight_bits()).figures, "bits") == "8");
   const sass::Kernel gemm =
       kernel(whole(group(1, "HGMMA.64x128x8.F32.TF32 R24, gdesc[UR8], R24", "") + Lines{wait_all}));
   CHECK(words(gemm.figures, "work") == "gemm");

@@ -115,7 +115,7 @@ TEST_CASE("a first contract: the kernel keeps it, a spoilt one does not") {
   CHECK_THAT(text, ContainsSubstring("rows toy\n") && ContainsSubstring("  hot[QK+PV].waits == 1 0\n") &&
                        ContainsSubstring("  hot[QK+PV].gemms == QK 2 x 64x16x16 SS, PV 1 x 64x32x16 RS\n") &&
                        ContainsSubstring("  hot[QK+PV].instructions <= ") && !ContainsSubstring("should be"));
-  for (const Lines& lines : {good(), of_8_bits(), with_producer(), Lines{"EXIT"}}) {
+  for (const Lines& lines : {good(), eight_bits(), with_producer(), Lines{"EXIT"}}) {
     const sass::Kernel made = kernel(lines);
     CHECK(broken_first(made, made).empty());
   }

@@ -13,10 +13,10 @@
 #include <fstream>
 #include <limits>
 
-#include "input/process.h"
-#include "input/text.h"
-#include "input/tidy.h"
 #include "listings.h"
+#include "system/process.h"
+#include "system/text.h"
+#include "system/tidy.h"
 #include "views/json.h"
 
 namespace fs = std::filesystem;
@@ -122,7 +122,7 @@ TEST_CASE("timeline and diff of two kernels: of one file, of two files; each mus
   const sass::TemporaryFolder folder;
   const std::string both = folder.path() + "/both.sass";
   std::ofstream(both) << listings::text("toy_first", listings::good())
-                      << listings::text("toy_second", listings::of_8_bits());
+                      << listings::text("toy_second", listings::eight_bits());
   const std::string one = tool({"timeline", both, "toy_first"}).out,
                     two = tool({"timeline", both, "toy_first", "toy_second"}).out;
   CHECK_THAT(one, ContainsSubstring(">toy_first<") && !ContainsSubstring(">toy_second<"));
@@ -230,7 +230,7 @@ TEST_CASE("a kernel's number: what list prints selects it") {
   const sass::TemporaryFolder folder;
   const std::string both = folder.path() + "/both.sass";
   std::ofstream(both) << listings::text("toy_first", listings::good())
-                      << listings::text("toy_second", listings::of_8_bits());
+                      << listings::text("toy_second", listings::eight_bits());
   CHECK_THAT(tool({"list", both}).out, ContainsSubstring("\n1  toy_first ") && ContainsSubstring("\n2  toy_second "));
   CHECK_THAT(tool({"list", both, "second"}).out, ContainsSubstring("\n2  toy_second "));
   CHECK(Json::parse(tool({"list", both, "2", "--json"}).out)["kernels"].at(0)["number"] == 2);

@@ -1,9 +1,9 @@
 // The protocol between warps: who executes what, constants that reach an instruction, and the figures made of both.
 #include <catch2/catch_test_macros.hpp>
 
+#include "dataflow/lanes.h"
+#include "dataflow/values.h"
 #include "handovers/protocol.h"
-#include "listing/lanes.h"
-#include "listing/values.h"
 #include "listings.h"
 
 using namespace listings;
@@ -31,13 +31,13 @@ std::string values(Lines lines, sass::Meeting meeting = sass::Meeting::all, cons
   return result;
 }
 
-double of_kernel(const Lines& lines, const std::string& figure) { return value(kernel(lines).figures, figure); }
-std::string of_scope(const Lines& lines, const std::string& scope, const std::string& figure) {
+double kernel_value(const Lines& lines, const std::string& figure) { return value(kernel(lines).figures, figure); }
+std::string scope(const Lines& lines, const std::string& scope, const std::string& figure) {
   const sass::Kernel k = kernel(lines);
   const sass::Figure* found = sass::find(k.scopes.at(scope), figure);
   return found ? found->shown() : "no such figure";
 }
-std::string of_loop(const Lines& lines, const std::string& figure) {
+std::string loop(const Lines& lines, const std::string& figure) {
   const sass::Kernel k = kernel(lines);
   const sass::Figure* found = sass::find(only_hot(k).figures, figure);
   return found ? found->shown() : "no such figure";
@@ -196,29 +196,29 @@ TEST_CASE("a sound protocol") {
   const Lines lines = with_producer();
   for (const char* figure : {"tma_by_many", "waits_without_spin", "never_arrived", "unfenced"}) {
     INFO(figure);
-    CHECK(of_kernel(lines, figure) == 0);
+    CHECK(kernel_value(lines, figure) == 0);
   }
-  CHECK(of_kernel(lines, "tma_loads") == 1);
-  CHECK(of_kernel(lines, "tma_stores") == 1);
-  CHECK(of_kernel(lines, "mbarrier_waits") == 3);  // not their copies that spin
+  CHECK(kernel_value(lines, "tma_loads") == 1);
+  CHECK(kernel_value(lines, "tma_stores") == 1);
+  CHECK(kernel_value(lines, "mbarrier_waits") == 3);  // not their copies that spin
   CHECK(words(kernel(lines).figures, "expected_bytes") == "8192/16384");
-  CHECK(of_scope(lines, "prologue", "setmaxnreg") == "+112");
-  CHECK(of_scope(lines, "producer", "setmaxnreg") == "-32");
-  CHECK(of_scope(lines, "producer", "tma_loads") == "1");
-  CHECK(of_scope(lines, "producer", "parities") == "1 0");
-  CHECK(of_scope(lines, "epilogue", "tma_stores") == "1");
-  CHECK(of_scope(lines, "epilogue", "releases") == "0");
-  CHECK(of_scope(lines, "epilogue", "waits") == "none");
-  CHECK(of_loop(lines, "releases") == "0");
-  CHECK(of_loop(lines, "arrives_by_many") == "0");
-  CHECK(of_loop(lines, "accumulators") == "PV adds, QK overwrites");
-  CHECK(of_loop(lines, "transposed") == "PV B");
-  CHECK(of_loop(lines, "conversion_types") == "BF16.F32");
-  CHECK(of_loop(lines, "compares") == "GT constant");
-  CHECK(of_loop(lines, "masks_anywhere") == "0");
-  CHECK(of_loop(lines, "most_exps") == "9");
-  CHECK(of_loop(lines, "most_multiplies") == "1");
-  CHECK(of_loop(lines, "longest_instructions") == "46");  // by way of a wait that spins once, and the rare path
+  CHECK(scope(lines, "prologue", "setmaxnreg") == "+112");
+  CHECK(scope(lines, "producer", "setmaxnreg") == "-32");
+  CHECK(scope(lines, "producer", "tma_loads") == "1");
+  CHECK(scope(lines, "producer", "parities") == "1 0");
+  CHECK(scope(lines, "epilogue", "tma_stores") == "1");
+  CHECK(scope(lines, "epilogue", "releases") == "0");
+  CHECK(scope(lines, "epilogue", "waits") == "none");
+  CHECK(loop(lines, "releases") == "0");
+  CHECK(loop(lines, "arrives_by_many") == "0");
+  CHECK(loop(lines, "accumulators") == "PV adds, QK overwrites");
+  CHECK(loop(lines, "transposed") == "PV B");
+  CHECK(loop(lines, "conversion_types") == "BF16.F32");
+  CHECK(loop(lines, "compares") == "GT constant");
+  CHECK(loop(lines, "masks_anywhere") == "0");
+  CHECK(loop(lines, "most_exps") == "9");
+  CHECK(loop(lines, "most_multiplies") == "1");
+  CHECK(loop(lines, "longest_instructions") == "46");  // by way of a wait that spins once, and the rare path
 }
 
 TEST_CASE("a wait may end the thread") {
@@ -227,86 +227,86 @@ TEST_CASE("a wait may end the thread") {
     return replaced(with_producer(), "@P2 BRA `(.L_more)",
                     {"@P2 BRA `(.L_more)", wait, end, ".L_over", wait, "@!P0 BRA `(.L_over)"});
   };
-  CHECK(of_kernel(with_last_wait("@P0 EXIT"), "waits_without_spin") == 0);
-  CHECK(of_kernel(with_last_wait("@P0 EXIT"), "mbarrier_waits") == 4);
-  CHECK(of_kernel(with_last_wait("@!P0 EXIT"), "waits_without_spin") == 1);  // ends it too early
-  CHECK(of_kernel(with_last_wait("@P1 EXIT"), "waits_without_spin") == 1);   // whatever the wait says
+  CHECK(kernel_value(with_last_wait("@P0 EXIT"), "waits_without_spin") == 0);
+  CHECK(kernel_value(with_last_wait("@P0 EXIT"), "mbarrier_waits") == 4);
+  CHECK(kernel_value(with_last_wait("@!P0 EXIT"), "waits_without_spin") == 1);  // ends it too early
+  CHECK(kernel_value(with_last_wait("@P1 EXIT"), "waits_without_spin") == 1);   // whatever the wait says
 }
 
 TEST_CASE("each fault of the protocol moves its figure") {
   const auto spoilt = [](const std::string& old, const Lines& lines) { return replaced(with_producer(), old, lines); };
   const std::string release = "@!P3 SYNCS.ARRIVE";
   // Given back before PV is done, never, by all lanes, by all but one.
-  CHECK(of_loop(spoilt("WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x1",
+  CHECK(loop(spoilt("WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x1",
                                                         "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"}),
                 "releases") == "1 0");
-  CHECK(of_loop(spoilt(release, {}), "releases") == "none");
-  CHECK(of_kernel(spoilt(release, {}), "never_arrived") == 1);
-  CHECK(of_loop(spoilt(release, {"SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"}), "arrives_by_many") == "1");
-  CHECK(of_loop(spoilt(release, {"@P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"}), "arrives_by_many") == "1");
+  CHECK(loop(spoilt(release, {}), "releases") == "none");
+  CHECK(kernel_value(spoilt(release, {}), "never_arrived") == 1);
+  CHECK(loop(spoilt(release, {"SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"}), "arrives_by_many") == "1");
+  CHECK(loop(spoilt(release, {"@P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"}), "arrives_by_many") == "1");
   // Fences.
-  CHECK(of_kernel(spoilt("FENCE.VIEW.ASYNC.S", {}), "unfenced") == 2);  // the store, and the arrival behind it
-  CHECK(of_kernel(spoilt("FENCE.VIEW.ASYNC.S", {}), "unfenced_tma") == 1);
-  CHECK(of_kernel(spoilt("STSM", {"STS.128 [R5], R24"}), "unfenced") == 0);
-  CHECK(of_kernel(replaced(spoilt("STSM", {"STS.128 [R5], R24"}), "FENCE", {}), "unfenced") == 1);
-  CHECK(of_kernel(spoilt("NOP", {}), "unfenced") == 1);
+  CHECK(kernel_value(spoilt("FENCE.VIEW.ASYNC.S", {}), "unfenced") == 2);  // the store, and the arrival behind it
+  CHECK(kernel_value(spoilt("FENCE.VIEW.ASYNC.S", {}), "unfenced_tma") == 1);
+  CHECK(kernel_value(spoilt("STSM", {"STS.128 [R5], R24"}), "unfenced") == 0);
+  CHECK(kernel_value(replaced(spoilt("STSM", {"STS.128 [R5], R24"}), "FENCE", {}), "unfenced") == 1);
+  CHECK(kernel_value(spoilt("NOP", {}), "unfenced") == 1);
   // Who issues TMA.
-  CHECK(of_kernel(spoilt("@P3 EXIT", {}), "tma_by_many") == 1);
-  CHECK(of_kernel(spoilt("@P3 BRA `(.L_stored)", {}), "tma_by_many") == 1);
+  CHECK(kernel_value(spoilt("@P3 EXIT", {}), "tma_by_many") == 1);
+  CHECK(kernel_value(spoilt("@P3 BRA `(.L_stored)", {}), "tma_by_many") == 1);
   // Waits that do not spin: the result unused, overwritten, one try more.
-  CHECK(of_kernel(spoilt("@!P0 BRA `(.L_full)", {}), "waits_without_spin") == 1);
-  CHECK(of_kernel(spoilt("@!P0 BRA `(.L_full)", {"ISETP.NE.AND P0, PT, R9, RZ, PT", "@!P0 BRA `(.L_full)"}),
+  CHECK(kernel_value(spoilt("@!P0 BRA `(.L_full)", {}), "waits_without_spin") == 1);
+  CHECK(kernel_value(spoilt("@!P0 BRA `(.L_full)", {"ISETP.NE.AND P0, PT, R9, RZ, PT", "@!P0 BRA `(.L_full)"}),
                   "waits_without_spin") == 1);
-  CHECK(of_kernel(spoilt("@P0 BRA `(.L_given)", {"BRA `(.L_given)"}), "waits_without_spin") == 2);
+  CHECK(kernel_value(spoilt("@P0 BRA `(.L_given)", {"BRA `(.L_given)"}), "waits_without_spin") == 2);
   // Bytes, parities, registers.
   CHECK(words(kernel(spoilt("MOV R7, 0x4000", {"MOV R7, 0x3000"})).figures, "expected_bytes") == "8192/12288");
   CHECK(words(kernel(spoilt("MOV R7, 0x4000", {"LDC R7, c[0x0][0x210]"})).figures, "expected_bytes") == "runtime");
-  CHECK(of_scope(spoilt("LOP3.LUT R4, R4, 0x1, RZ, 0xc,", {"LOP3.LUT R4, R4, 0x1, RZ, 0xc0, !PT"}), "producer",
+  CHECK(scope(spoilt("LOP3.LUT R4, R4, 0x1, RZ, 0xc,", {"LOP3.LUT R4, R4, 0x1, RZ, 0xc0, !PT"}), "producer",
                  "parities") == "0 0");
-  CHECK(of_scope(spoilt("USETMAXREG.DEALLOC", {"USETMAXREG.DEALLOC.CTAPOOL 0x18"}), "producer", "setmaxnreg") == "-24");
+  CHECK(scope(spoilt("USETMAXREG.DEALLOC", {"USETMAXREG.DEALLOC.CTAPOOL 0x18"}), "producer", "setmaxnreg") == "-24");
   // Products.
-  CHECK(of_loop(spoilt("HGMMA.64x32x16", {"HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16].tnspB, RZ, !UPT, gsb0"}),
+  CHECK(loop(spoilt("HGMMA.64x32x16", {"HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16].tnspB, RZ, !UPT, gsb0"}),
                 "accumulators") == "PV overwrites, QK overwrites");
-  CHECK(of_loop(spoilt("HGMMA.64x32x16", {"HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16].tnspB, R40, UP0, gsb0"}),
+  CHECK(loop(spoilt("HGMMA.64x32x16", {"HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16].tnspB, R40, UP0, gsb0"}),
                 "accumulators") == "PV overwrites or adds, QK overwrites");
-  CHECK(of_loop(spoilt("HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8]",
+  CHECK(loop(spoilt("HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8]",
                        {"HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24"}), "accumulators") == "PV adds, QK adds");
-  CHECK(of_loop(spoilt("HGMMA.64x32x16", {"HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16], R40, gsb0"}),
+  CHECK(loop(spoilt("HGMMA.64x32x16", {"HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16], R40, gsb0"}),
                 "transposed") == "none");
-  CHECK(of_loop(spoilt("F2FP.BF16.F32.PACK_AB R60", {"F2FP.F16.F32.PACK_AB R60, R25, R24"}), "conversion_types") ==
+  CHECK(loop(spoilt("F2FP.BF16.F32.PACK_AB R60", {"F2FP.F16.F32.PACK_AB R60, R25, R24"}), "conversion_types") ==
         "BF16.F32 F16.F32");
   // Beside the usual way.
-  CHECK(of_loop(spoilt("FMNMX R3", {"FSEL R3, R3, -INF, P6"}), "masks_anywhere") == "1");
-  CHECK(of_loop(spoilt("FMNMX R3", {"MUFU.EX2 R3, R3"}), "most_exps") == "10");
-  CHECK(of_loop(spoilt("FMNMX R3", {"FMUL R3, R3, R4", "FMUL R3, R3, R4"}), "most_multiplies") == "3");
-  CHECK(of_loop(spoilt("FMNMX R3", {"FMUL R3, R3, R4", "FMUL R3, R3, R4"}), "longest_instructions") == "47");
-  CHECK(of_loop(spoilt("FSETP.GT.AND P1, PT, R4, 1048576", {"FSETP.GT.AND P1, PT, R4, R5, PT"}), "compares") == "GT");
+  CHECK(loop(spoilt("FMNMX R3", {"FSEL R3, R3, -INF, P6"}), "masks_anywhere") == "1");
+  CHECK(loop(spoilt("FMNMX R3", {"MUFU.EX2 R3, R3"}), "most_exps") == "10");
+  CHECK(loop(spoilt("FMNMX R3", {"FMUL R3, R3, R4", "FMUL R3, R3, R4"}), "most_multiplies") == "3");
+  CHECK(loop(spoilt("FMNMX R3", {"FMUL R3, R3, R4", "FMUL R3, R3, R4"}), "longest_instructions") == "47");
+  CHECK(loop(spoilt("FSETP.GT.AND P1, PT, R4, 1048576", {"FSETP.GT.AND P1, PT, R4, R5, PT"}), "compares") == "GT");
   // Behind the loop.
   const Lines waits = spoilt("STSM", {"WARPGROUP.DEPBAR.LE gsb0, 0x1", "STSM.16.M88.4 [R5], R24"});
-  CHECK(of_scope(waits, "epilogue", "waits") == "1");
+  CHECK(scope(waits, "epilogue", "waits") == "1");
 }
 
 TEST_CASE("a barrier's address may stand in a register") {
   Lines lines = replaced(with_producer(), "@!P3 SYNCS.ARRIVE",
                          {"MOV R9, 0x24400", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+0x6108], RZ"});
-  CHECK(of_kernel(lines, "never_arrived") == 1);
+  CHECK(kernel_value(lines, "never_arrived") == 1);
   const std::string wait = "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x108]";
   lines = replaced(lines, wait, {"MOV R10, 0x408", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+0x2a108], R4"});
   lines = replaced(lines, wait, {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+0x2a108], R4"});
-  CHECK(of_kernel(lines, "never_arrived") == 0);  // the same array, and its second barrier
+  CHECK(kernel_value(lines, "never_arrived") == 0);  // the same array, and its second barrier
   // FlashKDA: the arrival has all of the address, of the first one, in a register.
   lines = replaced(lines, "@!P3 SYNCS.ARRIVE", {"MOV R9, 0x2a508", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ], RZ"});
-  CHECK(of_kernel(lines, "never_arrived") == 0);
-  CHECK(of_kernel(replaced(lines, "MOV R9, 0x2a508", {"MOV R9, 0x2a708"}), "never_arrived") == 1);
+  CHECK(kernel_value(lines, "never_arrived") == 0);
+  CHECK(kernel_value(replaced(lines, "MOV R9, 0x2a508", {"MOV R9, 0x2a708"}), "never_arrived") == 1);
   // And another wait's address depends on what is not known.
   lines = replaced(lines, "IADD3 R6", {".L_again", "LDS R11, [R8]",
                                        "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R11+0x2a108], R4",
                                        "@!P0 BRA `(.L_again)", "IADD3 R6, R6, 0x1, RZ"});
-  CHECK(of_kernel(lines, "never_arrived") == 0);
+  CHECK(kernel_value(lines, "never_arrived") == 0);
   // An address that nothing is known of, beside one that is.
   const std::string arrival = "@!P3 SYNCS.ARRIVE";
   lines = replaced(with_producer(), arrival, {"LDS R9, [R8]", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ], RZ"});
-  CHECK(of_kernel(lines, "never_arrived") == 0);
+  CHECK(kernel_value(lines, "never_arrived") == 0);
   lines = replaced(with_producer(), arrival, {"LDS R9, [R8]", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ+0x8], RZ"});
-  CHECK(of_kernel(lines, "never_arrived") == 1);
+  CHECK(kernel_value(lines, "never_arrived") == 1);
 }

@@ -15,14 +15,14 @@
 #include "input/bundle.h"
 #include "input/disassembler.h"
 #include "input/inflate.h"
-#include "input/pipeline.h"
-#include "input/process.h"
-#include "input/text.h"
-#include "input/tidy.h"
 #include "input/whole.h"
 #include "kernels/analyse.h"
 #include "kernels/source.h"
 #include "listings.h"
+#include "system/pipeline.h"
+#include "system/process.h"
+#include "system/text.h"
+#include "system/tidy.h"
 #include "views/reports.h"
 
 namespace fs = std::filesystem;

@@ -5,8 +5,8 @@
 #include <regex>
 #include <set>
 
-#include "listing/regions.h"
 #include "listings.h"
+#include "loops/regions.h"
 #include "views/svg.h"
 #include "views/timeline.h"
 

@@ -9,9 +9,9 @@
 #include <fstream>
 
 #include "input/disassembler.h"
-#include "input/process.h"
-#include "input/text.h"
-#include "input/tidy.h"
+#include "system/process.h"
+#include "system/text.h"
+#include "system/tidy.h"
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;

@@ -33,8 +33,8 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, Shape shape) {
   if (row.has(Trait::alibi))
     p.alibi_slopes = tensor(reinterpret_cast<void*>(uintptr_t{20} << 42), FA3_DTYPE_FP32, {shape.heads});
   if (row.has_wide_q()) {
-    const fa3_forward_params of_e4m3 = imaginary_e4m3(shape);
-    p.k = of_e4m3.k, p.v = of_e4m3.v, p.k_scale = of_e4m3.k_scale, p.v_scale = of_e4m3.v_scale;
+    const fa3_forward_params e4m3_call = imaginary_e4m3(shape);
+    p.k = e4m3_call.k, p.v = e4m3_call.v, p.k_scale = e4m3_call.k_scale, p.v_scale = e4m3_call.v_scale;
   }
   if (row.has(Trait::qv))
     p.qv = tensor(reinterpret_cast<void*>(uintptr_t{21} << 42), p.q.dtype,

@@ -25,7 +25,7 @@ bool DeviceCase::is_output(size_t image) const {
 
 void DeviceCase::upload_all() {
   for (const Image& image : initial_) {
-    buffers_.push_back(tools::DeviceBuffer::of_tensor(std::max<size_t>(image.size(), 16)));
+    buffers_.push_back(tools::DeviceBuffer::for_tensor(std::max<size_t>(image.size(), 16)));
     if (!image.empty()) buffers_.back().upload(image.data(), image.size());
   }
 }

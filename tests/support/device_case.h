@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cuda_driver.h"
-#include "memory.h"
-#include "oracle.h"
+#include "problems/memory.h"
+#include "references/oracle.h"
 #include "served_case.h"
 
 namespace fa3::test {

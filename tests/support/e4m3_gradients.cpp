@@ -31,7 +31,7 @@ fa3_dtype dtype_of(const fa3_tensor& t) { return static_cast<fa3_dtype>(t.dtype)
 
 }  // namespace
 
-E4m3Call::E4m3Call(const E4m3Form& its, uint64_t seed) : form(its), random_(seed) {
+E4m3Call::E4m3Call(const E4m3Form& wanted, uint64_t seed) : form(wanted), random_(seed) {
   const bool packed = !form.lengths.empty();
   int64_t rows_q = form.seqlen_q, rows_k = form.seqlen_k;
   if (packed) {
@@ -53,15 +53,15 @@ E4m3Call::E4m3Call(const E4m3Form& its, uint64_t seed) : form(its), random_(seed
   for (const fa3_tensor* t : {&f.q, &f.k, &f.v}) fill(*t, 100);
   f.q_scale = scale_of(h, rows_q), f.k_scale = scale_of(hk, rows_k), f.v_scale = scale_of(hk, rows_k);
   if (form.mean) f.v_mean = make(FA3_DTYPE_FP32, {form.batch, hk, dv}), fill(f.v_mean, 1);
-  const std::vector<int64_t> of_rows =
+  const std::vector<int64_t> row_dims =
       packed ? std::vector<int64_t>{h, rows_q} : std::vector<int64_t>{form.batch, h, rows_q};
-  if (form.offset) f.lse_offset = make(FA3_DTYPE_FP32, of_rows), fill(f.lse_offset, 3);
+  if (form.offset) f.lse_offset = make(FA3_DTYPE_FP32, row_dims), fill(f.lse_offset, 3);
   if (form.sinks) f.sinks = make(FA3_DTYPE_FP32, {h}), fill(f.sinks, 1);
   if (packed) {
     f.cu_seqlens_q = lengths_of(false), f.cu_seqlens_k = lengths_of(true);
     f.max_seqlen_q = int32_t(form.seqlen_q), f.max_seqlen_k = int32_t(form.seqlen_k);
   }
-  f.o = make(form.dtype, dims(rows_q, h, dv)), f.lse = make(FA3_DTYPE_FP32, of_rows);
+  f.o = make(form.dtype, dims(rows_q, h, dv)), f.lse = make(FA3_DTYPE_FP32, row_dims);
   if (fa3_reference_forward(&f, 1) != FA3_OK) std::abort();
 
   p.flags = form.flags, p.mask = f.mask, p.window_left = f.window_left, p.window_right = f.window_right;
@@ -72,7 +72,7 @@ E4m3Call::E4m3Call(const E4m3Form& its, uint64_t seed) : form(its), random_(seed
   p.cu_seqlens_q = f.cu_seqlens_q, p.cu_seqlens_k = f.cu_seqlens_k;
   p.max_seqlen_q = f.max_seqlen_q, p.max_seqlen_k = f.max_seqlen_k;
   p.dout = make(form.dtype, dims(rows_q, h, dv), by_heads), fill(p.dout, 1);
-  if (form.dlse) p.dlse = make(FA3_DTYPE_FP32, of_rows), fill(p.dlse, 1);
+  if (form.dlse) p.dlse = make(FA3_DTYPE_FP32, row_dims), fill(p.dlse, 1);
   p.dq = make(form.dtype, dims(rows_q, h, d)), p.dk = make(form.dtype, dims(rows_k, hk, d), by_heads);
   p.dv = make(form.dtype, dims(rows_k, hk, dv));
   if (form.dsinks) p.dsinks = make(FA3_DTYPE_FP32, {h});

@@ -130,10 +130,10 @@ void add_tokens(ServedCase& made) {
   const Layout bytes = lay_out(p.k, FA3_DTYPE_E4M3, p.entries_k, p.rows_k, p.heads_kv, k_at + rounded(2 * p.head_dim));
   made.v = add_view(made.images, bytes, FA3_DTYPE_E4M3, p.guard ? 16 * p.k.shift : 0, p.guard);
   const auto view = [&](int64_t at, fa3_dtype dtype, int64_t columns) {
-    View its = made.v;
-    its.first += at, its.dtype = dtype, its.layout.dim[3] = columns;
-    for (int i = 0; i < 3; ++i) its.layout.stride[size_t(i)] /= tools::element_bytes(dtype);
-    return its;
+    View v = made.v;
+    v.first += at, v.dtype = dtype, v.layout.dim[3] = columns;
+    for (int i = 0; i < 3; ++i) v.layout.stride[size_t(i)] /= tools::element_bytes(dtype);
+    return v;
   };
   made.k = view(k_at, p.dtype, p.head_dim), made.latent_scale = view(scales_at, FA3_DTYPE_FP32, p.latent_scales());
   made.v.layout.dim[3] = p.head_dim_v;
@@ -242,8 +242,8 @@ void ServedCase::poison_outputs() {
 
 int64_t ServedCase::query_position(const View& view, const ServedSequence& s, int64_t query, int64_t head) const {
   const int64_t row = s.first_query + query;
-  const int64_t of_lse[] = {s.entry_q, head, row}, of_rows[] = {s.entry_q, row, head, 0};
-  return view.layout.position(view.layout.rank() == 3 ? of_lse : of_rows);
+  const int64_t lse_at[] = {s.entry_q, head, row}, rows_at[] = {s.entry_q, row, head, 0};
+  return view.layout.position(view.layout.rank() == 3 ? lse_at : rows_at);
 }
 
 int64_t ServedCase::key_position(const View& view, const ServedSequence& s, int64_t key, int64_t head_kv) const {
@@ -257,9 +257,9 @@ fa3_forward_params ServedCase::params(const std::vector<void*>& bases) const {
   fa3_forward_params params = tools::forward_params();
   // Packed tensors have no dimension of batch entries.
   const auto tensor = [&](const View& view, bool packed) {
-    View its = view;
-    if (packed) its.layout.dim.erase(its.layout.dim.begin()), its.layout.stride.erase(its.layout.stride.begin());
-    return its.tensor(bases);
+    View v = view;
+    if (packed) v.layout.dim.erase(v.layout.dim.begin()), v.layout.stride.erase(v.layout.stride.begin());
+    return v.tensor(bases);
   };
   params.q = tensor(q, p.packed_q), params.o = tensor(o, p.packed_q);
   params.k = tensor(k, p.packed_k), params.v = tensor(v, p.packed_k);

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "images.h"
-#include "oracle.h"
-#include "served_problem.h"
+#include "problems/images.h"
+#include "problems/served_problem.h"
+#include "references/oracle.h"
 
 namespace fa3::test {
 

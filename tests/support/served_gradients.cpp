@@ -189,9 +189,9 @@ fa3_backward_params ServedGradients::params(const std::vector<void*>& bases) con
   const fa3_forward_params f = forward.params(bases);
   fa3_backward_params params = FA3_BACKWARD_PARAMS_INIT;
   const auto tensor = [&](const View& view, bool packed) {
-    View its = view;
-    if (packed) its.layout.dim.erase(its.layout.dim.begin()), its.layout.stride.erase(its.layout.stride.begin());
-    return its.tensor(bases);
+    View t = view;
+    if (packed) t.layout.dim.erase(t.layout.dim.begin()), t.layout.stride.erase(t.layout.stride.begin());
+    return t.tensor(bases);
   };
   params.q = f.q, params.k = f.k, params.v = f.v, params.o = f.o, params.lse = f.lse;
   params.dout = tensor(dout, p.packed_q), params.dq = tensor(dq, p.packed_q);

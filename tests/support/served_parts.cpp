@@ -71,21 +71,21 @@ ServedCase parts_of(const ServedCase& whole, const std::vector<ServedPart>& part
   return made;
 }
 
-std::string same_bits(const ServedCase& whole, const std::vector<ServedPart>& parts, const ServedCase& of_parts) {
+std::string same_bits(const ServedCase& whole, const std::vector<ServedPart>& parts, const ServedCase& parts_case) {
   const ServedProblem& p = whole.problem;
   for (size_t n = 0; n < parts.size(); ++n) {
-    const ServedSequence theirs = p.sequence(parts[n].sequence), mine = of_parts.problem.sequence(int64_t(n));
+    const ServedSequence theirs = p.sequence(parts[n].sequence), mine = parts_case.problem.sequence(int64_t(n));
     const auto differ = [&](const View& view, const View& part, int64_t i, int64_t h, int64_t elements) {
       const int64_t width = tools::element_bytes(view.dtype);
       const int64_t at = whole.query_position(view, theirs, parts[n].first_query + i, h);
-      const int64_t own = of_parts.query_position(part, mine, i, h);
+      const int64_t own = parts_case.query_position(part, mine, i, h);
       return std::memcmp(view.data<unsigned char>(whole.images) + width * at,
-                         part.data<unsigned char>(of_parts.images) + width * own, size_t(width * elements)) != 0;
+                         part.data<unsigned char>(parts_case.images) + width * own, size_t(width * elements)) != 0;
     };
     for (int64_t i = 0; i < parts[n].queries; ++i)
       for (int64_t h = 0; h < p.heads; ++h) {
-        const bool o = differ(whole.o, of_parts.o, i, h, p.head_dim_v);
-        if (o || (p.want_lse && differ(whole.lse, of_parts.lse, i, h, 1)))
+        const bool o = differ(whole.o, parts_case.o, i, h, p.head_dim_v);
+        if (o || (p.want_lse && differ(whole.lse, parts_case.lse, i, h, 1)))
           return std::string(o ? "o" : "lse") + " of sequence " + std::to_string(parts[n].sequence) + " query " +
                  std::to_string(parts[n].first_query + i) + " head " + std::to_string(h) + " has other bits";
       }

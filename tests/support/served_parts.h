@@ -28,6 +28,6 @@ enum class Kinds { same, packed };
 ServedCase parts_of(const ServedCase& whole, const std::vector<ServedPart>& parts, Kinds kinds, uint64_t seed);
 
 // Empty if O and LSE of the parts have the bits that they have in the whole; or where not.
-std::string same_bits(const ServedCase& whole, const std::vector<ServedPart>& parts, const ServedCase& of_parts);
+std::string same_bits(const ServedCase& whole, const std::vector<ServedPart>& parts, const ServedCase& parts_case);
 
 }  // namespace fa3::test

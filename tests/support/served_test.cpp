@@ -8,8 +8,8 @@
 #include <string>
 
 #include "half.h"
-#include "online_softmax.h"
 #include "random.h"
+#include "references/online_softmax.h"
 #include "served_run.h"
 
 namespace fa3::test {

@@ -31,9 +31,8 @@ def copied(folder):
     """The scripts, and those of the tests that are meant to be run by hand, without a build beside them."""
     for part in ("tools", "tests", "include"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    by_hand = [folder / "tests" / name for name in ("abi/check", "fuzz/run", "gpu/run", "gpu/llama.py", "languages/run",
-                                                    "python/torch-env")]
-    return scripts(folder / "tools") + by_hand
+    by_hand = ("abi/check", "fuzz/run", "gpu/run", "gpu/models/llama.py", "languages/run", "python/torch-env")
+    return scripts(folder / "tools") + [folder / "tests" / name for name in by_hand]
 
 
 def check_installed(folder, setup):

@@ -34,7 +34,7 @@ Row = collections.namedtuple("Row", "line name kernel kind cells text")
 
 def source_of(kernel):
     """Its file, in one of the folders of ptx."""
-    found = list(PTX.glob(f"*/{kernel}.cu"))
+    found = list(PTX.rglob(f"{kernel}.cu"))
     if len(found) != 1:
         sys.exit(f"{len(found)} files in the folders of ptx are {kernel}.cu, not one")
     return found[0]

@@ -182,7 +182,7 @@ static void* allocate_on_host(size_t bytes) {
 }
 HostBuffer::HostBuffer(size_t bytes) : Handle(allocate_on_host(bytes)) {}
 
-DeviceBuffer DeviceBuffer::of_tensor(size_t bytes) {
+DeviceBuffer DeviceBuffer::for_tensor(size_t bytes) {
   static const double slow = [] {
     const char* text = std::getenv("FA3_TEST_SLOW_MEMORY");
     return text ? std::strtod(text, nullptr) : 0;

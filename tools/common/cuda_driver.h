@@ -138,7 +138,7 @@ class DeviceBuffer {
   explicit DeviceBuffer(size_t bytes);
   // For a tensor. If FA3_TEST_SLOW_MEMORY is set, to a number from 0 to 1, this part of them lie in the host's memory:
   // what comes from there comes late, and in another order than it was sent for.
-  static DeviceBuffer of_tensor(size_t bytes);
+  static DeviceBuffer for_tensor(size_t bytes);
   CUdeviceptr get() const { return host_.get() ? reinterpret_cast<CUdeviceptr>(host_.get()) : device_.get(); }
   size_t size() const { return bytes_; }
   void* at(size_t offset) const { return reinterpret_cast<void*>(get() + offset); }

@@ -37,8 +37,8 @@ def comments(lines):
 def text_of(lines):
     """The comment's text, without what frames it."""
     body = "\n".join(lines).strip()[2:-2].rstrip()
-    first, *others = body.split("\n")
-    return [first.strip(), *(re.sub(r"^\s*\* ?", "", line) for line in others)]
+    first, *rest = body.split("\n")
+    return [first.strip(), *(re.sub(r"^\s*\* ?", "", line) for line in rest)]
 
 
 def cells(line):

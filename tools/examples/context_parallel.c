@@ -155,13 +155,13 @@ static void copy_out(void* to, const void* from, size_t bytes) {
 }
 
 static void find_gpus(void) {
-  static const char* const of_cuda[] = {
+  static const char* const cuda_functions[] = {
       "cuInit",          "cuDeviceGetCount",    "cuDeviceGet",      "cuDevicePrimaryCtxRetain",
       "cuCtxSetCurrent", "cuMemAlloc_v2",       "cuMemcpyHtoD_v2",  "cuMemcpyDtoH_v2",
       "cuStreamCreate",  "cuStreamSynchronize", "cuCtxSynchronize", "cuDeviceGetAttribute"};
-  static const char* const of_nccl[] = {"ncclCommInitAll", "ncclGetErrorString", "ncclGroupStart",
+  static const char* const nccl_functions[] = {"ncclCommInitAll", "ncclGetErrorString", "ncclGroupStart",
                                         "ncclGroupEnd",    "ncclBroadcast",      "ncclCommDestroy"};
-  load(&cuda, "libcuda.so.1", of_cuda, sizeof of_cuda / sizeof *of_cuda);
+  load(&cuda, "libcuda.so.1", cuda_functions, sizeof cuda_functions / sizeof *cuda_functions);
   int count = 0, ordinals[most_ranks];
   if (cuda.init(0) || cuda.device_count(&count)) give_up("the CUDA driver finds no GPU");
   long wanted = asked.ranks ? asked.ranks : count < most_ranks ? count : most_ranks, found = 0;
@@ -175,7 +175,7 @@ static void find_gpus(void) {
   if (found < (asked.ranks ? asked.ranks : 2)) give_up(why);
   asked.ranks = found;
   const char* file = getenv("NCCL_LIBRARY");
-  load(&nccl, file ? file : "libnccl.so.2", of_nccl, sizeof of_nccl / sizeof *of_nccl);
+  load(&nccl, file ? file : "libnccl.so.2", nccl_functions, sizeof nccl_functions / sizeof *nccl_functions);
   communicator with[most_ranks];
   check_nccl("ncclCommInitAll", nccl.init_all(with, (int)asked.ranks, ordinals));
   for (long r = 0; r < asked.ranks; ++r) {
@@ -346,11 +346,11 @@ static void make_ranks(const bf16* q, const bf16* k, const bf16* v) {
 }
 
 static whole make_whole(const bf16* q, const bf16* k, const bf16* v) {
-  const size_t of_q = asked.seqlen * row(asked.heads) * sizeof(bf16),
-               of_k = asked.seqlen * row(asked.heads_kv) * sizeof(bf16);
+  const size_t q_bytes = asked.seqlen * row(asked.heads) * sizeof(bf16),
+               k_bytes = asked.seqlen * row(asked.heads_kv) * sizeof(bf16);
   make_current(&ranks[0]);
-  bf16 *all_q = allocate(of_q), *all_k = allocate(of_k), *all_v = allocate(of_k), *o = allocate(of_q);
-  copy_in(all_q, q, of_q), copy_in(all_k, k, of_k), copy_in(all_v, v, of_k);
+  bf16 *all_q = allocate(q_bytes), *all_k = allocate(k_bytes), *all_v = allocate(k_bytes), *o = allocate(q_bytes);
+  copy_in(all_q, q, q_bytes), copy_in(all_k, k, k_bytes), copy_in(all_v, v, k_bytes);
   float* lse = allocate(asked.heads * asked.seqlen * sizeof(float));
   whole one = {call(all_q, all_k, all_v, o, lse, asked.seqlen, asked.seqlen), NULL, 0};
   if (!asked.cpu) check("fa3_forward_workspace_size", fa3_forward_workspace_size(&one.params, 0, &one.bytes));

@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "input/text.h"
-#include "input/tidy.h"
+#include "system/text.h"
+#include "system/tidy.h"
 #include "verbs.h"
 #include "views/print.h"
 

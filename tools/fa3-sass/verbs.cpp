@@ -9,13 +9,13 @@
 #include <stdexcept>
 
 #include "handovers/handovers.h"
-#include "input/places.h"
-#include "input/text.h"
 #include "kernels/analyse.h"
 #include "kernels/source.h"
 #include "rules/check.h"
 #include "rules/first_contract.h"
 #include "rules/preset.h"
+#include "system/places.h"
+#include "system/text.h"
 #include "time/samples.h"
 #include "views/diff.h"
 #include "views/json.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "input/colour.h"
+#include "system/colour.h"
 
 namespace sass {
 

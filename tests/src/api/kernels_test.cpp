@@ -99,8 +99,8 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       // A warpgroup for each 64 rows of the thread block, or two that take turns at the keys or have half of O's
       // columns each, and a producer; a second one where K and V are widened for up to two, or a latent cache is. Two
       // warpgroups have registers enough; of more, the producer gives its to the consumers: as many as the machine has.
-      const int of_rows = v.has(Trait::shares_keys) || v.has(Trait::eight_warps) || v.halves_columns() ? 2 : 1;
-      const int warpgroups = of_rows * info.block_q / 64 / v.cluster_blocks();
+      const int row_warpgroups = v.has(Trait::shares_keys) || v.has(Trait::eight_warps) || v.halves_columns() ? 2 : 1;
+      const int warpgroups = row_warpgroups * info.block_q / 64 / v.cluster_blocks();
       const bool widens = (v.widens() && warpgroups <= 2) || v.widens_latent();
       const int producers = v.has(Trait::no_producer) ? 0 : widens ? 2 : 1;
       const int registers = producers * info.producer_registers + warpgroups * info.consumer_registers;
@@ -415,9 +415,9 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
 
   // Copies of them lie there as K and V of 16 bits do.
   const ForwardRow copied = forward_row(row_named("fa3_fwdservedcopied_bf16_d128_window_192x64"));
-  const ForwardRow of_16 = forward_row(row_named("fa3_fwdserved_bf16_d128_window_192x64"));
-  CHECK((copied.valid() && copied.smem_bytes() == of_16.smem_bytes() && copied.stage_bytes() == of_16.stage_bytes()));
-  CHECK((copied.landing_buffers() == 0 && copied.loaded_bytes() == of_16.loaded_bytes()));
+  const ForwardRow plain = forward_row(row_named("fa3_fwdserved_bf16_d128_window_192x64"));
+  CHECK((copied.valid() && copied.smem_bytes() == plain.smem_bytes() && copied.stage_bytes() == plain.stage_bytes()));
+  CHECK((copied.landing_buffers() == 0 && copied.loaded_bytes() == plain.loaded_bytes()));
 
   // Above 256 columns scores may be capped; slopes there are none.
   for (const char* name :

@@ -12,15 +12,15 @@ using B = fa3_backward_params;
 // Pointers lead nowhere.
 inline B imaginary_backward(const Shape& s = {}, int32_t dtype = FA3_DTYPE_BF16) {
   const auto at = [](uintptr_t n) { return reinterpret_cast<void*>(n << 42); };
-  const auto of_q = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_q, s.heads, s.head_dim}); };
-  const auto of_k = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim}); };
+  const auto q_at = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_q, s.heads, s.head_dim}); };
+  const auto k_at = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim}); };
   B p{};
   p.struct_size = sizeof p;
-  const auto of_o = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_q, s.heads, s.v_dim()}); };
-  const auto of_v = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_k, s.heads_kv, s.v_dim()}); };
-  p.q = of_q(1), p.k = of_k(2), p.v = of_v(3), p.o = of_o(4), p.dout = of_o(6);
+  const auto o_at = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_q, s.heads, s.v_dim()}); };
+  const auto v_at = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_k, s.heads_kv, s.v_dim()}); };
+  p.q = q_at(1), p.k = k_at(2), p.v = v_at(3), p.o = o_at(4), p.dout = o_at(6);
   p.lse = tensor(at(5), FA3_DTYPE_FP32, {s.batch, s.heads, s.seqlen_q});
-  p.dq = of_q(7), p.dk = of_k(8), p.dv = of_v(9);
+  p.dq = q_at(7), p.dk = k_at(8), p.dv = v_at(9);
   return p;
 }
 

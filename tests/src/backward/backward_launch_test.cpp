@@ -162,8 +162,8 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
     const EncodedMap& map = fake.maps.at(m.map.opaque[0]);
     CHECK(map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     CHECK(map.data == m.tensor.data);
-    const bool of_values = &m.map == &g.v || &m.map == &g.dout || &m.map == &g.dv;
-    CHECK(map.dim == std::vector<uint64_t>{of_values ? 40u : 72u, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]),
+    const bool is_value = &m.map == &g.v || &m.map == &g.dout || &m.map == &g.dv;
+    CHECK(map.dim == std::vector<uint64_t>{is_value ? 40u : 72u, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]),
                                            2});
     CHECK(map.box == std::vector<uint32_t>{64, m.rows, 1, 1});
   }
@@ -261,8 +261,8 @@ TEST_CASE("each query tile's dQ is rounded once, by a thread block of a later se
       const KeyOrder& order = fake.launches.at(1).carried.backward.order;
       REQUIRE(fake.launches.size() == 3);
       const int64_t by_thread_blocks = int64_t{order.done_behind} * order.section * order.share;
-      const int64_t of_keys = 2 * ((shape.seqlen_k + 127) / 128) * 2 * shape.batch * shape.heads_kv;
-      const int64_t all = by_thread_blocks + int64_t{fake.launches[2].grid[0]} - (order.parts > 1 ? of_keys : 0);
+      const int64_t keys_grid = 2 * ((shape.seqlen_k + 127) / 128) * 2 * shape.batch * shape.heads_kv;
+      const int64_t all = by_thread_blocks + int64_t{fake.launches[2].grid[0]} - (order.parts > 1 ? keys_grid : 0);
       std::vector<int> rounded(size_t(order.head_tiles) * size_t(order.batch_heads));
       for (int64_t n = 0; n < all; ++n)
         if (const int32_t tile = shared_tile(order, int32_t(n)); tile >= 0) ++rounded.at(size_t(tile));
@@ -392,8 +392,8 @@ TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch
   for (const auto& m : maps) {
     const EncodedMap& map = fake.maps.at(m.map.opaque[0]);
     CHECK(map.data == m.tensor.data);
-    const bool of_values = &m.map == &g.v || &m.map == &g.dout || &m.map == &g.dv;
-    CHECK(map.dim == std::vector<uint64_t>{of_values ? 136u : 64u, uint64_t(m.tensor.dim[1]),
+    const bool is_value = &m.map == &g.v || &m.map == &g.dout || &m.map == &g.dv;
+    CHECK(map.dim == std::vector<uint64_t>{is_value ? 136u : 64u, uint64_t(m.tensor.dim[1]),
                                            uint64_t(m.tensor.dim[2]), 2});
     CHECK(map.box == std::vector<uint32_t>{64, 64, 1, 1});
   }

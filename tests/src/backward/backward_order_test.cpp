@@ -37,7 +37,7 @@ int64_t turns_of(const Launch& launch, int thread_blocks, std::vector<int>& visi
 // the last tile has fewer rows than others, it counts as a whole one.
 std::vector<int> expected_visits(const BackwardParams& p, int Br, int Bc, int64_t query_heads) {
   const int tiles = p.rows.tiles / (Br / backward_tile_rows);  // of a head; the last ones may be of no row
-  std::vector<int> of_tile(static_cast<size_t>(tiles));
+  std::vector<int> keys(static_cast<size_t>(tiles));
   for (int tile = 0; tile * Br < p.visible.seqlen_q; ++tile)
     for (int key = 0; key < p.visible.seqlen_k; key += Bc) {
       bool seen = false;
@@ -45,10 +45,10 @@ std::vector<int> expected_visits(const BackwardParams& p, int Br, int Bc, int64_
         for (int k = key; k < std::min(key + Bc, p.visible.seqlen_k); ++k)
           seen |= (!p.visible.bounded_right || k <= row + p.visible.right) &&
                   (!p.visible.bounded_left || k >= row - p.visible.left);
-      of_tile[size_t(tile)] += seen;
+      keys[size_t(tile)] += seen;
     }
   std::vector<int> expected;
-  for (int64_t head = 0; head < query_heads; ++head) expected.insert(expected.end(), of_tile.begin(), of_tile.end());
+  for (int64_t head = 0; head < query_heads; ++head) expected.insert(expected.end(), keys.begin(), keys.end());
   return expected;
 }
 

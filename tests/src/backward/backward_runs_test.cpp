@@ -190,8 +190,8 @@ TEST_CASE("gradients in float32 are stored by a pass, of one part, too", "[launc
       const BackwardParams& g = fake.launches[1].carried.backward;
       CHECK(g.rows.store == (flags ? GradientStore::added_fp32 : GradientStore::fp32));
       CHECK((g.order.parts == 1 && g.order.key_sums == 2 && g.order.done_behind == 0 && g.rows.bf16 == 1));
-      const int64_t of_dq = int64_t{fake.launches[2].grid[0]} - 2 * 2 * 64 * keys / 64;
-      CHECK((of_dq == tiles_left(g.order) && of_dq >= 2 * 64 * 2048 / 64));
+      const int64_t dq_grid = int64_t{fake.launches[2].grid[0]} - 2 * 2 * 64 * keys / 64;
+      CHECK((dq_grid == tiles_left(g.order) && dq_grid >= 2 * 64 * 2048 / 64));
       CHECK((static_cast<void*>(g.rows.dq) == p.dq.data && static_cast<void*>(g.keys.dk) == p.dk.data));
       // Nothing is stored by maps of these.
       CHECK((fake.maps.at(g.dk.opaque[0]).data == p.k.data && fake.maps.at(g.dv.opaque[0]).data == p.v.data));

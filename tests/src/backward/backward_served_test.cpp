@@ -400,9 +400,9 @@ TEST_CASE("sections of grouped heads, and which way their blocks go, by the card
   for (const auto& [call, slow, fast] : all)
     for (const bool is_batched : {false, true})
       for (const NamedCard& known : known_cards) {
-        Grouped its = call;
-        its.is_batched = is_batched;
-        const KeyOrder order = planned(grouped(its), known.card).last.order;
+        Grouped varied = call;
+        varied.is_batched = is_batched;
+        const KeyOrder order = planned(grouped(varied), known.card).last.order;
         INFO(known.name << " " << call.batch << " x " << call.length << ", heads " << call.heads << "/"
                         << call.heads_kv << " d " << call.head_dim << " window " << call.left);
         const Choice& expected = is_fast(known.name) ? fast : slow;
@@ -418,14 +418,14 @@ TEST_CASE("workspaces and launches of the backward pass are those of any card", 
   const auto any_of = [&](std::initializer_list<int64_t> values) {
     return *(values.begin() + random() % values.size());
   };
-  int by_card = 0, others = 0;
+  int by_card = 0, same_for_all = 0;
   for (int n = 0; n < 2000; ++n) {
     const int64_t heads_kv = any_of({1, 2, 3, 4, 8, 10, 16});
-    Grouped its{any_of({1, 2, 5, 16}), any_of({1, 100, 1024, 2048, 4096, 8192, 20000}), heads_kv * any_of({1, 2, 4, 8}),
-                heads_kv, any_of({64, 80, 128, 256})};
-    its.left = int32_t(any_of({-1, -1, 128, 1024, 4096})), its.right = int32_t(any_of({0, 0, -1, 100}));
-    its.flags = uint64_t(any_of({0, 0, FA3_FLAG_DETERMINISTIC})), its.is_batched = random() % 2;
-    const B p = grouped(its);
+    Grouped shape{any_of({1, 2, 5, 16}), any_of({1, 100, 1024, 2048, 4096, 8192, 20000}),
+                  heads_kv * any_of({1, 2, 4, 8}), heads_kv, any_of({64, 80, 128, 256})};
+    shape.left = int32_t(any_of({-1, -1, 128, 1024, 4096})), shape.right = int32_t(any_of({0, 0, -1, 100}));
+    shape.flags = uint64_t(any_of({0, 0, FA3_FLAG_DETERMINISTIC})), shape.is_batched = random() % 2;
+    const B p = grouped(shape);
     const BackwardPlan first = planned(p, known_cards[0].card);
     for (const NamedCard& known : known_cards) {
       const BackwardPlan made = planned(p, known.card);
@@ -433,14 +433,14 @@ TEST_CASE("workspaces and launches of the backward pass are those of any card", 
       CHECK(made.by_card == first.by_card);
       REQUIRE(made.last.launch_count == first.last.launch_count);
       for (int i = 0; i < made.last.launch_count; ++i) CHECK(made.last.launches[i].row == first.last.launches[i].row);
-      const KeyOrder &order = made.last.order, &of_first = first.last.order;
-      const bool is_same = order.section_heads == of_first.section_heads && order.dq == of_first.dq &&
-                           order.behind == of_first.behind;
+      const KeyOrder &order = made.last.order, &first_order = first.last.order;
+      const bool is_same = order.section_heads == first_order.section_heads && order.dq == first_order.dq &&
+                           order.behind == first_order.behind;
       if (!made.by_card) CHECK(is_same);
-      (made.by_card && !is_same ? by_card : others) += 1;
+      (made.by_card && !is_same ? by_card : same_for_all) += 1;
     }
   }
-  CHECK((by_card > 500 && others > 500));
+  CHECK((by_card > 500 && same_for_all > 500));
 }
 
 // Each has a place of its own, as large as what the kernels write there.
@@ -466,27 +466,27 @@ TEST_CASE("what a served backward call keeps in its workspace lies apart, and wi
     const BackwardRun run = planned(p, assumed_card(132)).last;
     const BackwardRow& row = backward_row(run.row);
     const ServedRun& served = run.served;
-    const auto of_all = [](int64_t count, int64_t bytes) { return size_t(count * bytes); };
+    const auto all_bytes = [](int64_t count, int64_t bytes) { return size_t(count * bytes); };
     const int64_t copies = run.order.spread.second > 0 ? 2 : 1, tiles = call.heads * int64_t{served.call.most_tiles};
     const int64_t rows = tiles * int32_t{served.call.Br}, rows_k = call.batch * length;
-    std::vector<Region> regions = {{run.lse, of_all(rows, 4)},
-                                   {run.delta, of_all(rows, 4)},
+    std::vector<Region> regions = {{run.lse, all_bytes(rows, 4)},
+                                   {run.delta, all_bytes(rows, 4)},
                                    {served.list, size_t(list_bytes(served.call))}};
     int64_t counted = 1;  // blocks that are claimed
     if (run.sums_dq) {
-      regions.push_back({run.dq_sums, of_all(copies * rows, 4 * row.d)});
+      regions.push_back({run.dq_sums, all_bytes(copies * rows, 4 * row.d)});
       counted += int64_t{served.call.most_blocks} * heads_kv * run.order.parts + copies * tiles;
-      CHECK(run.visits == run.counters_end - of_all(copies * tiles, 4));
+      CHECK(run.visits == run.counters_end - all_bytes(copies * tiles, 4));
     }
-    CHECK(run.counters_end - run.counters == of_all(counted, 4));
-    regions.push_back({run.counters, of_all(counted, 4)});
+    CHECK(run.counters_end - run.counters == all_bytes(counted, 4));
+    regions.push_back({run.counters, all_bytes(counted, 4)});
     if (run.order.parts > 1)
-      regions.push_back({run.key_sums, of_all(2 * heads_kv * run.order.parts * rows_k, 4 * row.d)});
+      regions.push_back({run.key_sums, all_bytes(2 * heads_kv * run.order.parts * rows_k, 4 * row.d)});
     if (p.flags & FA3_FLAG_CENTERED_K)
-      regions.push_back({served.key_means, of_all(call.batch * heads_kv, 4 * row.d)});
+      regions.push_back({served.key_means, all_bytes(call.batch * heads_kv, 4 * row.d)});
     if (p.dsinks.rank > 0) {  // of each tile, and of each thread block that has rows without keys
       CHECK(served.sink_sums_each == run.q_tiles + served.zero_blocks);
-      regions.push_back({served.sink_sums, of_all(call.heads * served.sink_sums_each, 4)});
+      regions.push_back({served.sink_sums, all_bytes(call.heads * served.sink_sums_each, 4)});
     }
     std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
     regions.push_back({run.workspace_bytes, 0});

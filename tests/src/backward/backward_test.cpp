@@ -38,15 +38,15 @@ struct Call {
   Call(const Shape& s, int32_t dtype, int32_t mask, int32_t gradients, bool with_dlse, uint64_t seed = 1) : shape(s) {
     p.struct_size = sizeof p;
     p.mask = mask;
-    const std::vector<int64_t> of_q{s.batch, s.seqlen_q, s.heads, s.head_dim};
-    const std::vector<int64_t> of_k{s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, rows{s.batch, s.heads, s.seqlen_q};
-    const std::vector<int64_t> of_o{s.batch, s.seqlen_q, s.heads, s.v_dim()};
-    const std::vector<int64_t> of_v{s.batch, s.seqlen_k, s.heads_kv, s.v_dim()};
-    make(p.q, dtype, of_q), make(p.k, dtype, of_k), make(p.v, dtype, of_v);
-    make(p.o, dtype, of_o), make(p.dout, dtype, of_o);
+    const std::vector<int64_t> q_dim{s.batch, s.seqlen_q, s.heads, s.head_dim};
+    const std::vector<int64_t> k_dim{s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, rows{s.batch, s.heads, s.seqlen_q};
+    const std::vector<int64_t> o_dim{s.batch, s.seqlen_q, s.heads, s.v_dim()};
+    const std::vector<int64_t> v_dim{s.batch, s.seqlen_k, s.heads_kv, s.v_dim()};
+    make(p.q, dtype, q_dim), make(p.k, dtype, k_dim), make(p.v, dtype, v_dim);
+    make(p.o, dtype, o_dim), make(p.dout, dtype, o_dim);
     make(p.lse, FA3_DTYPE_FP32, rows);
     if (with_dlse) make(p.dlse, FA3_DTYPE_FP32, rows);
-    make(p.dq, gradients, of_q), make(p.dk, gradients, of_k), make(p.dv, gradients, of_v);
+    make(p.dq, gradients, q_dim), make(p.dk, gradients, k_dim), make(p.dv, gradients, v_dim);
     std::mt19937_64 random(seed);
     for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.dout, &p.dlse}) fill(*t, random);
     run_forward();

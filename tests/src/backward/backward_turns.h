@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "backward/backward_tiles.h"
+#include "backward/tile/backward_tiles.h"
 
 namespace fa3::test {
 
@@ -72,20 +72,20 @@ int64_t count_turns(const P& p, size_t thread_blocks, int64_t blocks, size_t til
                      [](int, const std::vector<int>&) { return true; });
 }
 
-// Is the share of the n-th block that is taken summed up, as wait_for_listed_sums in backward/sums.cuh asks?
+// Is the share of the n-th block that is taken summed up, as wait_for_listed_sums in backward/tile/sums.cuh asks?
 template <int Bc>
 bool is_summed_up(const PlannedBackwardParams& p, int n, const std::vector<int>& added) {
   const ListedBlock listed = listed_block(*p.counts, p.order.section, n);
   const PlannedBlock& block = p.blocks[listed.entry];
   const QTiles share = share_of(block, Bc);
   if (share.none()) return true;
-  const auto of_entry = [&](int32_t entry) { return added[size_t(entry * p.order.heads + listed.head)]; };
+  const auto count_of = [&](int32_t entry) { return added[size_t(entry * p.order.heads + listed.head)]; };
   if (!counts_blocks(p.call.window))
-    return of_entry(first_block_entry(p.order.dq, listed.entry, block.block)) == block.blocks;
+    return count_of(first_block_entry(p.order.dq, listed.entry, block.block)) == block.blocks;
   const Visible seen = visible_of(block.sequence, true, true, {0});
   const int32_t before = block.block - seen.of(share.begin * backward_tile_rows).begin / Bc;
   for (int32_t entry = listed.entry - before; entry <= listed.entry; ++entry)
-    if (of_entry(entry) != 1) return false;
+    if (count_of(entry) != 1) return false;
   return true;
 }
 

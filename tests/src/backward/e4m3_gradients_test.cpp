@@ -21,13 +21,13 @@ void run_reference(const fa3_backward_params& p) {
 }
 
 // Scale block, or sequence, of a row.
-int64_t sequence_of(const E4m3Form& form, bool keys, int64_t entry, int64_t row, int64_t* of_sequence) {
-  *of_sequence = row;
+int64_t sequence_of(const E4m3Form& form, bool keys, int64_t entry, int64_t row, int64_t* row_in_sequence) {
+  *row_in_sequence = row;
   if (form.lengths.empty()) return entry;
   for (size_t b = 0;; ++b) {
     const int32_t rows = keys ? form.lengths[b].second : form.lengths[b].first;
-    if (*of_sequence < rows) return int64_t(b);
-    *of_sequence -= rows;
+    if (*row_in_sequence < rows) return int64_t(b);
+    *row_in_sequence -= rows;
   }
 }
 
@@ -54,9 +54,9 @@ fa3_tensor exact(E4m3Call& call, const fa3_tensor& t, const fa3_tensor& like, co
             at = (first ? entry * t.stride[0] : 0) + row * t.stride[first] + head * t.stride[first + 1] + column;
           }
           const int64_t dim[3] = {sequence, head, own / FA3_SCALE_ROWS};
-          int64_t of_scale = 0;
-          for (int i = 0; i < 3; ++i) of_scale += scale.dim[i] == 1 ? 0 : dim[i] * scale.stride[i];
-          float x = tools::read_element(t.data, at, FA3_DTYPE_E4M3) * floats(scale)[of_scale];
+          int64_t scale_at = 0;
+          for (int i = 0; i < 3; ++i) scale_at += scale.dim[i] == 1 ? 0 : dim[i] * scale.stride[i];
+          float x = tools::read_element(t.data, at, FA3_DTYPE_E4M3) * floats(scale)[scale_at];
           if (mean.rank) x += floats(mean)[sequence * mean.stride[0] + head * mean.stride[1] + column];
           *to++ = x;
         }

@@ -203,8 +203,8 @@ TEST_CASE("served backward: FA3_FLAG_CENTERED_K has a pass, kernels and memory o
                                "fa3_pass_bwd_plan", "fa3_pass_bwd_key_means_d128", "fa3_pass_bwd_prepare_lengths_d128",
                                "fa3_bwdservedcentered_bf16_d128_window_64x128", "fa3_pass_bwd_finish_lengths_d128"});
     const CenteredBackwardParams& g = fake.launches[3].carried.centered_backward;
-    const CenteredBackwardParams& of_pass = fake.launches[1].carried.centered_backward;
-    CHECK(std::memcmp(static_cast<const void*>(&of_pass), &g, sizeof g) == 0);
+    const CenteredBackwardParams& pass_params = fake.launches[1].carried.centered_backward;
+    CHECK(std::memcmp(static_cast<const void*>(&pass_params), &g, sizeof g) == 0);
     CHECK((g.k_rows == p.k.data && g.k_stride.row == 8 * 128 && g.k_stride.head == 128));
     CHECK(fake.launches[1].grid[0] == 8 * 8);  // of each sequence and head
     const auto* const means = reinterpret_cast<const char*>(g.key_means);
@@ -365,10 +365,10 @@ TEST_CASE("served backward: sections by the card that the driver describes", "[l
     const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
     CHECK((g.order.section_heads == (h200 ? 4 : 2) && g.call.section_heads == g.order.section_heads));
     CHECK((g.order.dq == (h200 ? DqOrder::any : DqOrder::any_downwards) && g.call.dq == g.order.dq));
-    fa3_kernel_info its = FA3_KERNEL_INFO_INIT, assumed = FA3_KERNEL_INFO_INIT;  // of the last pass
-    REQUIRE(fa3_backward_kernel_info(&p, 0, 3, &its) == FA3_OK);
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT, assumed = FA3_KERNEL_INFO_INIT;  // of the last pass
+    REQUIRE(fa3_backward_kernel_info(&p, 0, 3, &info) == FA3_OK);
     REQUIRE(fa3_backward_kernel_info(&p, 132, 3, &assumed) == FA3_OK);
-    CHECK((its.grid == assumed.grid) == h200);
+    CHECK((info.grid == assumed.grid) == h200);
   }
 }
 

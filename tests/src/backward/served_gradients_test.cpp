@@ -48,13 +48,14 @@ fa3_backward_params alone(ServedGradients& made, const ServedSequence& s) {
                            view.dtype);
     t.dim[0] = 1, t.dim[t.rank == 3 ? 2 : 1] = rows;
   };
-  const auto of_q = [&](fa3_tensor& t, const View& view) {
+  const auto place_q = [&](fa3_tensor& t, const View& view) {
     place(t, view, m.query_position(view, s, 0, 0), s.queries);
   };
-  const auto of_k = [&](fa3_tensor& t, const View& view) { place(t, view, m.key_position(view, s, 0, 0), s.keys); };
-  of_q(call.q, m.q), of_q(call.o, m.o), of_q(call.lse, m.lse), of_q(call.dout, made.dout), of_q(call.dq, made.dq);
-  if (made.dlse.image >= 0) of_q(call.dlse, made.dlse);
-  of_k(call.k, m.k), of_k(call.v, m.v), of_k(call.dk, made.dk), of_k(call.dv, made.dv);
+  const auto place_k = [&](fa3_tensor& t, const View& view) { place(t, view, m.key_position(view, s, 0, 0), s.keys); };
+  place_q(call.q, m.q), place_q(call.o, m.o), place_q(call.lse, m.lse), place_q(call.dout, made.dout);
+  place_q(call.dq, made.dq);
+  if (made.dlse.image >= 0) place_q(call.dlse, made.dlse);
+  place_k(call.k, m.k), place_k(call.v, m.v), place_k(call.dk, made.dk), place_k(call.dv, made.dv);
   call.cu_seqlens_q = call.cu_seqlens_k = call.seqused_q = call.seqused_k = call.sinks = call.dsinks = {};
   call.max_seqlen_q = call.max_seqlen_k = 0;
   return call;
@@ -194,7 +195,7 @@ TEST_CASE("a sequence has the gradients that it has alone, bit by bit", "[served
   const uint64_t seed = tools::mix(tools::seed_of_run(), 21);
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   for (uint64_t n = 0; n < 100; ++n) {
-    ServedGradients made = random_gradients(tools::mix(seed, n), FA3_DTYPE_FP32), others = made;
+    ServedGradients made = random_gradients(tools::mix(seed, n), FA3_DTYPE_FP32), copy = made;
     const ServedCase& m = made.forward;
     const ServedProblem& p = m.problem;
     INFO(p.describe());
@@ -202,18 +203,18 @@ TEST_CASE("a sequence has the gradients that it has alone, bit by bit", "[served
     for (int64_t b = 0; b < p.batch; ++b) {
       if (p.poisoned[size_t(b)]) continue;
       const ServedSequence s = p.sequence(b);
-      const fa3_backward_params call = alone(others, s);
+      const fa3_backward_params call = alone(copy, s);
       const fa3_status status = fa3_reference_backward(&call, 1);
       INFO("sequence " << b << ": " << fa3_last_error_message());
       REQUIRE(status == FA3_OK);
       bool same = true;
       for (int64_t i = 0; i < s.queries; ++i)
         for (int64_t h = 0; h < p.heads; ++h)
-          same = same && same_bits(made, others, made.dq, m.query_position(made.dq, s, i, h), p.head_dim);
+          same = same && same_bits(made, copy, made.dq, m.query_position(made.dq, s, i, h), p.head_dim);
       for (int64_t j = 0; j < s.keys; ++j)
         for (int64_t h = 0; h < p.heads_kv; ++h)
-          same = same && same_bits(made, others, made.dk, m.key_position(made.dk, s, j, h), p.head_dim) &&
-                 same_bits(made, others, made.dv, m.key_position(made.dv, s, j, h), p.head_dim_v);
+          same = same && same_bits(made, copy, made.dk, m.key_position(made.dk, s, j, h), p.head_dim) &&
+                 same_bits(made, copy, made.dv, m.key_position(made.dv, s, j, h), p.head_dim_v);
       CHECK(same);
     }
   }

@@ -229,9 +229,9 @@ TEST_CASE("combine: a bad argument is named", "[combine]") {
 TEST_CASE("combine: nothing to compute needs no GPU", "[combine]") {
   for (const int dim : {0, 1, 2}) {  // batch, seqlen, heads
     P p = imaginary_combination();
-    const int of_lse[] = {0, 2, 1};
+    const int lse_dims[] = {0, 2, 1};
     p.o_parts.dim[1 + dim] = p.o.dim[dim] = 0;
-    p.lse_parts.dim[1 + of_lse[dim]] = p.lse.dim[of_lse[dim]] = 0;
+    p.lse_parts.dim[1 + lse_dims[dim]] = p.lse.dim[lse_dims[dim]] = 0;
     CHECK(fa3_combine(&p, nullptr) == FA3_OK);
     CHECK(fa3_reference_combine(&p) == FA3_OK);
   }

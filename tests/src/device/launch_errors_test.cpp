@@ -140,10 +140,10 @@ TEST_CASE("a map that the driver refuses is described, whichever it is", "[launc
       CHECK((fake.maps.size() == n && fake.launches.empty()));
     }
   };
-  const std::string apart = "; the last three 128, 32, 384 bytes apart)", of_k = "16, 5, 2, 2; the last three 64, 32, ";
+  const std::string apart = "; the last three 128, 32, 384 bytes apart)", kv = "16, 5, 2, 2; the last three 64, 32, ";
   refused(imaginary(), {"q (data 0x40000000000; head_dim, seqlen, heads, batch 16, 3, 4, 2" + apart,
-                        "k (data 0x80000000000; head_dim, seqlen, heads, batch " + of_k,
-                        "v (data 0xc0000000000; head_dim, seqlen, heads, batch " + of_k, "o (data 0x100000000000; "});
+                        "k (data 0x80000000000; head_dim, seqlen, heads, batch " + kv,
+                        "v (data 0xc0000000000; head_dim, seqlen, heads, batch " + kv, "o (data 0x100000000000; "});
   const Shape decode{.batch = 2, .seqlen_q = 3, .seqlen_k = 9000, .heads = 20, .heads_kv = 5, .head_dim = 64};
   refused(imaginary(decode),
           {"q with packed heads (data 0x40000000000; head_dim, heads of a K/V head, seqlen, K/V heads, batch 64, 4, 3, "

@@ -87,8 +87,8 @@ TEST_CASE("preload leaves nothing to load but what the library does not choose",
   CHECK(fake.loads == chosen_rows());
   for (const std::string& name : fake.loaded) CHECK(rows[row_named(name.c_str())].chosen);
   REQUIRE(fa3_preload() == FA3_OK);
-  int others = 0;  // that are not loaded here: Algorithm 3
-  for (const BackwardRow& v : backward_rows) others += !v.has(Trait::chosen);
+  int unloaded = 0;  // that are not loaded here: Algorithm 3
+  for (const BackwardRow& v : backward_rows) unloaded += !v.has(Trait::chosen);
   for (const ForwardRow& v : forward_rows) {
     INFO(v.name);
     const int before = fake.loads;
@@ -108,7 +108,7 @@ TEST_CASE("preload leaves nothing to load but what the library does not choose",
     CHECK(fake.loads == loaded);
   }
   CHECK((forward(imaginary()) == FA3_OK && forward(causal({})) == FA3_OK));
-  CHECK(fake.loads == row_count - others);
+  CHECK(fake.loads == row_count - unloaded);
   CHECK(fake.capture_mode_at_load == CU_STREAM_CAPTURE_MODE_RELAXED);
   CHECK(fake.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
 }

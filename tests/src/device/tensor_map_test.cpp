@@ -65,18 +65,18 @@ TEST_CASE("the swizzle is as wide as a box, whichever slabs a row has", "[tensor
 TEST_CASE("steps of a clipped map reach every row of every batch entry", "[tensor map]") {
   constexpr int64_t batch = 3, rows = 50, heads = 2, d = 64;
   const struct {
-    int64_t of_batch, of_row, rows;
+    int64_t batch_stride, row_stride, rows;
   } strides[] = {{rows * heads * d, heads * d, rows}, {heads * d, batch * heads * d, rows},  // sequences first
                  {70 * heads * d + 8, heads * d, rows},                                     // gaps of any size
                  {0, heads * d, rows}, {heads * d, 0, rows}, {0, 0, rows}, {heads * d, 0, 1}};
-  for (const auto& [of_batch, of_row, count] : strides) {
-    const View view{nullptr, FA3_DTYPE_BF16, {batch, count, heads, d}, {of_batch, of_row, d, 1}};
+  for (const auto& [batch_stride, row_stride, count] : strides) {
+    const View view{nullptr, FA3_DTYPE_BF16, {batch, count, heads, d}, {batch_stride, row_stride, d, 1}};
     const StepsOfView steps = clipped_steps(view);
-    INFO(of_batch << " and " << of_row << " elements apart");
+    INFO(batch_stride << " and " << row_stride << " elements apart");
     CHECK((steps.bytes > 0 && steps.bytes % 16 == 0 && steps.count < INT32_MAX));
     for (int32_t b = 0; b < batch; ++b)
       for (int32_t row = 0; row < count; ++row)
-        REQUIRE(steps.steps.at(b, row) * steps.bytes == 2 * (b * of_batch + row * of_row));
+        REQUIRE(steps.steps.at(b, row) * steps.bytes == 2 * (b * batch_stride + row * row_stride));
     CHECK(steps.steps.at(batch - 1, int32_t(count)) == steps.count);
   }
   const View far{nullptr, FA3_DTYPE_BF16, {2, 1 << 20, heads, d}, {8, int64_t{1} << 20, d, 1}};

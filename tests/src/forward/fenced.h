@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include <algorithm>
 
-#include "images.h"
+#include "problems/images.h"
 
 namespace fa3::test {
 

@@ -138,9 +138,9 @@ TEST_CASE("a launch on clusters", "[launch][latent]") {
   CHECK((made.row().has(Trait::multicast) && made.forward.cluster == 2 && made.forward.early));
   CHECK((made.forward.grid[0] == 132 && made.call().multiprocessors == 66));
   const Launch& pass = fake_cuda().launches[2];
-  const PlannedForwardParams &of_pass = pass.carried.planned, &of_kernel = made.params();
+  const PlannedForwardParams &passed = pass.carried.planned, &launched = made.params();
   CHECK((pass.kernel == "fa3_pass_add_parts" && pass.early && pass.cluster == 1));
-  CHECK((of_pass.tile_rows == 128 && of_pass.partials == of_kernel.partials && of_pass.planned == of_kernel.planned));
+  CHECK((passed.tile_rows == 128 && passed.partials == launched.partials && passed.planned == launched.planned));
   check_workspace(made, workspace_memory, workspace_of(p));
 
   fresh().multiprocessors = 131;

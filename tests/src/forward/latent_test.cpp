@@ -235,9 +235,9 @@ TEST_CASE("a call over a latent cache of e4m3", "[latent]") {
     check_view(problem.k, p.k, {3, keys, 1, rope}, {keys * 328, 328, 0, 1});
     check_view(problem.v, p.v, {3, keys, 1, dv}, {keys * 656, 656, 0, 1});
     check_view(problem.latent_scale, p.v_scale, {3, keys, 1, 4}, {keys * 164, 164, 0, 1});
-    const ForwardProblem of_packed = accept(packed, rules);
-    CHECK((of_packed.is_latent() && of_packed.head_dim_v == 304));
-    check_view(of_packed.latent_scale, packed.v_scale, {1, 1100, 1, 3}, {0, 4, 0, 1});
+    const ForwardProblem packed_problem = accept(packed, rules);
+    CHECK((packed_problem.is_latent() && packed_problem.head_dim_v == 304));
+    check_view(packed_problem.latent_scale, packed.v_scale, {1, 1100, 1, 3}, {0, 4, 0, 1});
   }
   for (const P& other : {two_queries(), one_tensor()}) {
     const ForwardProblem problem = accept(other, Rules::device);
@@ -252,9 +252,9 @@ TEST_CASE("a call over a latent cache of e4m3", "[latent]") {
 }
 
 TEST_CASE("which calls have V in K", "[latent]") {
-  const auto v_in_k = [](int64_t of_q, int64_t of_v, auto change, Rules rules = Rules::device) {
+  const auto v_in_k = [](int64_t q_dim, int64_t v_dim, auto change, Rules rules = Rules::device) {
     P p = one_tensor();
-    p.q.dim[3] = p.k.dim[3] = of_q, p.v.dim[3] = p.o.dim[3] = of_v;
+    p.q.dim[3] = p.k.dim[3] = q_dim, p.v.dim[3] = p.o.dim[3] = v_dim;
     change(p);
     return accept(p, rules).v_in_k;
   };

@@ -90,7 +90,7 @@ TEST_CASE("a launch, in full", "[launch]") {
 }
 
 TEST_CASE("a launch with packed heads, in full", "[launch]") {
-  for (const auto& [heads, of_query, box_heads, box_queries] :
+  for (const auto& [heads, query_rows, box_heads, box_queries] :
        {std::array<int64_t, 4>{1, 1, 1, 64}, {4, 4, 4, 16}, {7, 8, 8, 8}, {28, 32, 32, 2}, {64, 64, 64, 1},
         {100, 128, 64, 1}}) {
     INFO(heads << " heads for each of K and V");
@@ -108,9 +108,9 @@ TEST_CASE("a launch with packed heads, in full", "[launch]") {
     CHECK(is_complete(launch.carried));
     const ListedForwardParams& f = launch.params();
     CHECK((f.visible.seqlen_q == 5 && f.visible.right == 8995 && f.heads_per_kv == heads));
-    CHECK(1 << f.visible.packing.shift == of_query);
-    CHECK((f.tiles.heads == 3 && f.tiles.batch_heads == 6 && f.tiles.q_blocks == (5 * of_query + v.Br - 1) / v.Br));
-    CHECK(f.tiles.first_row == (5 * of_query + 63) / 64 * 64 - f.tiles.q_blocks * v.Br);
+    CHECK(1 << f.visible.packing.shift == query_rows);
+    CHECK((f.tiles.heads == 3 && f.tiles.batch_heads == 6 && f.tiles.q_blocks == (5 * query_rows + v.Br - 1) / v.Br));
+    CHECK(f.tiles.first_row == (5 * query_rows + 63) / 64 * 64 - f.tiles.q_blocks * v.Br);
     const Output& out = f.output;
     CHECK((out.o == p.o.data && out.o_stride_batch == 1 << 25 && out.o_stride_row == 88 * all));
     CHECK((out.o_stride_head == 88 && out.lse_stride_head == 7 && out.lse_stride_row == 7 * all));
@@ -367,25 +367,25 @@ TEST_CASE("questions about the current device are answered for its multiprocesso
     INFO(multiprocessors << " multiprocessors");
     fresh().multiprocessors = multiprocessors;
     size_t asked = 0, named = 0;
-    fa3_kernel_info here = FA3_KERNEL_INFO_INIT, there = FA3_KERNEL_INFO_INIT;
+    fa3_kernel_info current = FA3_KERNEL_INFO_INIT, other = FA3_KERNEL_INFO_INIT;
     REQUIRE(fa3_forward_workspace_size(&p, 0, &asked) == FA3_OK);
-    REQUIRE(fa3_forward_kernel_info(&p, 0, 0, &here) == FA3_OK);
-    CHECK(here.multiprocessors == multiprocessors);
+    REQUIRE(fa3_forward_kernel_info(&p, 0, 0, &current) == FA3_OK);
+    CHECK(current.multiprocessors == multiprocessors);
     REQUIRE(forward(p) == FA3_OK);
-    CHECK(fake.launches.back().kernel == here.name);
-    CHECK(fake.launches.back().grid[0] == unsigned(here.grid));
-    CHECK(here.grid == std::min<int64_t>(here.pieces, multiprocessors));
+    CHECK(fake.launches.back().kernel == current.name);
+    CHECK(fake.launches.back().grid[0] == unsigned(current.grid));
+    CHECK(current.grid == std::min<int64_t>(current.pieces, multiprocessors));
     CHECK(fa3_forward(&p, workspace_memory, asked - 1, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
     CHECK(fa3_forward(&p, workspace_memory, asked, nullptr) == FA3_OK);
 
     fake.multiprocessors = 77, fake.context_id += 5000;  // another device does not matter
     REQUIRE(fa3_forward_workspace_size(&p, multiprocessors, &named) == FA3_OK);
-    REQUIRE(fa3_forward_kernel_info(&p, multiprocessors, 0, &there) == FA3_OK);
+    REQUIRE(fa3_forward_kernel_info(&p, multiprocessors, 0, &other) == FA3_OK);
     CHECK(named == asked);
-    CHECK(std::memcmp(&here, &there, sizeof here) == 0);
+    CHECK(std::memcmp(&current, &other, sizeof current) == 0);
     const size_t few_kilobytes = 8192;
-    CHECK(named <= size_t(3) * multiprocessors * here.block_q * 4 * (here.head_dim_v + 8) + few_kilobytes);
-    sizes.insert(named), pieces.insert(here.pieces);
+    CHECK(named <= size_t(3) * multiprocessors * current.block_q * 4 * (current.head_dim_v + 8) + few_kilobytes);
+    sizes.insert(named), pieces.insert(current.pieces);
   }
   CHECK((sizes.size() > 2 && pieces.size() > 2));
 }
@@ -411,13 +411,13 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     CHECK(launch.shared == unsigned(v.smem_bytes()));
     // Two heads share each of K and V.
     const bool packs_heads = v.packs_heads();
-    const int of_query = packs_heads ? 2 : 1, q_blocks = (300 * of_query + v.Br - 1) / v.Br;
-    const int tiles = 12 / of_query * q_blocks;
+    const int query_rows = packs_heads ? 2 : 1, q_blocks = (300 * query_rows + v.Br - 1) / v.Br;
+    const int tiles = 12 / query_rows * q_blocks;
     const ListedForwardParams& f = launch.params();
     CHECK((f.tiles.q_blocks == q_blocks && f.pieces.count() >= tiles));
     CHECK((v.has(Trait::splits) || f.pieces.count() == tiles));
     CHECK(launch.grid[0] == unsigned(std::min(132, f.pieces.count())));
-    CHECK(f.tiles.first_row == (v.causal() ? (300 * of_query + 63) / 64 * 64 - q_blocks * v.Br : 0));
+    CHECK(f.tiles.first_row == (v.causal() ? (300 * query_rows + 63) / 64 * 64 - q_blocks * v.Br : 0));
     REQUIRE(fake.maps.size() == (v.is_8bit() || packs_heads ? 3 : 4));
     if (packs_heads) CHECK(map_of(f.q).box == U32{64, 2, 32, 1, 1});
     else check_box(map_of(f.q), v, q_box_rows);

@@ -103,8 +103,8 @@ TEST_CASE("the rows that wide queries over e4m3 may run on", "[plan][served]") {
           CHECK((!row.has(Trait::few_rows) || 4 * max_q <= (head_dim <= 128 ? 16 : 8)));  // 3 heads take 4 rows
         }
         // Others never do.
-        const Fit of_16 = fit_of(problem_of(packed_call(shape, dtype)));
-        for (int i = 0; i < of_16.count; ++i) CHECK_FALSE(forward_row(of_16.rows[i]).has_wide_q());
+        const Fit fit_16 = fit_of(problem_of(packed_call(shape, dtype)));
+        for (int i = 0; i < fit_16.count; ++i) CHECK_FALSE(forward_row(fit_16.rows[i]).has_wide_q());
       }
 }
 

@@ -369,9 +369,9 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     INFO(row.name);
     ++named_rows;
     const int unit = row.is_8bit() || row.has_wide_q() ? 16 : 8, unit_v = row.is_latent() ? 16 : unit;
-    const int32_t of_query = row.packs_heads() ? 2 : 1, heads = row.packs_heads() ? 3 : 6;
+    const int32_t query_rows = row.packs_heads() ? 2 : 1, heads = row.packs_heads() ? 3 : 6;
     const bool few = row.has(Trait::few_rows);
-    const int32_t most = few ? row.most_rows() / of_query : 300, total = few ? 10 : 500;
+    const int32_t most = few ? row.most_rows() / query_rows : 300, total = few ? 10 : 500;
     fa3_forward_params p = packed_call(
         {.max_q = most, .total_q = total, .head_dim = row.d - unit, .head_dim_v = row.dv - unit_v}, dtype_of(row));
     if (row.is_8bit()) add_scales(p);
@@ -388,7 +388,7 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     CHECK((made.forward.block[0] == unsigned(row.threads()) && made.forward.shared == unsigned(row.smem_bytes())));
     CHECK((made.call().Br == row.Br && made.call().Bc == row.Bc && made.call().heads == heads));
     CHECK(made.params().tiles.heads == heads);
-    const int32_t rows = total * of_query, whole = (most * of_query + row.Br - 1) / row.Br;  // of three sequences
+    const int32_t rows = total * query_rows, whole = (most * query_rows + row.Br - 1) / row.Br;  // of three sequences
     CHECK(made.call().most_tiles == std::min(3 * whole, (rows - 3) / row.Br + 3));
     // Slabs of 128 bytes, of which K's that is widened has more columns than the row's.
     const auto box = row.has_wide_q() ? U32{128, unsigned(row.stage_keys()), 1, 1} : U32(box_of(row, row.stage_keys()));

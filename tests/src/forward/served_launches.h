@@ -59,9 +59,9 @@ inline Pair run(const fa3_forward_params& p) {
 // A slot of the partial results.
 inline int64_t slot_bytes(const ForwardRow& row, const PlannedForwardParams& p) {
   if (!row.packs_heads()) return int64_t{row.Br / 16} * row.partial_bytes();
-  const int64_t of_head = int64_t{p.visible.seqlen_q} << p.visible.packing.shift;
+  const int64_t head_rows = int64_t{p.visible.seqlen_q} << p.visible.packing.shift;
   const int64_t unit = row.slot_unit();
-  return (of_head < row.Br ? (of_head + unit - 1) / unit * unit : row.Br) * row.packed_row_bytes();
+  return (head_rows < row.Br ? (head_rows + unit - 1) / unit * unit : row.Br) * row.packed_row_bytes();
 }
 
 // Where the device's plan stands, which has room for as many entries as it may have.
@@ -93,8 +93,8 @@ inline void check_workspace(const Pair& pair, const char* begin, size_t bytes) {
   CHECK(plan.begin >= begin + FA3_FORWARD_WORKSPACE_BYTES);
   CHECK(reinterpret_cast<const char*>(p.tickets) >= plan.end);
   // The kernels clear tickets eight at a time.
-  const int64_t of_tile = pair.row().halves_columns() ? 0 : pair.row().warpgroups();
-  const int64_t tickets = int64_t{call.most_slots / 2} * call.heads * of_tile;
+  const int64_t tile_tickets = pair.row().halves_columns() ? 0 : pair.row().warpgroups();
+  const int64_t tickets = int64_t{call.most_slots / 2} * call.heads * tile_tickets;
   const char* const partials = static_cast<const char*>(p.partials);
   CHECK(partials >= reinterpret_cast<const char*>(p.tickets + (tickets + 7) / 8 * 8));
   CHECK(begin + bytes == partials + int64_t{call.most_slots} * call.heads * slot_bytes(pair.row(), p));

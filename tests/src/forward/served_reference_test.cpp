@@ -205,26 +205,26 @@ TEST_CASE("a sequence has the same bits alone, packed, and with its queries in c
   const uint64_t seed = tools::mix(tools::seed_of_run(), 1);
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   for (uint64_t n = 0; n < 60; ++n) {
-    const uint64_t its_seed = tools::mix(seed, n);
-    ServedCase made(random_served(its_seed, {5e5, 12, 32}));
+    const uint64_t parts_seed = tools::mix(seed, n);
+    ServedCase made(random_served(parts_seed, {5e5, 12, 32}));
     const ServedProblem& p = made.problem;
     INFO(p.describe());
     run(made);
     const auto check = [&](const std::vector<ServedPart>& parts, Kinds kinds) {
-      ServedCase others = parts_of(made, parts, kinds, its_seed);
-      INFO(others.problem.describe());
-      run(others);
-      CHECK(same_bits(made, parts, others) == "");
+      ServedCase parts_case = parts_of(made, parts, kinds, parts_seed);
+      INFO(parts_case.problem.describe());
+      run(parts_case);
+      CHECK(same_bits(made, parts, parts_case) == "");
     };
     const std::vector<ServedPart> all = all_sequences(p);
     if (all.empty()) continue;
     check(all, Kinds::packed);
     check({all.rbegin(), all.rend()}, Kinds::same);
-    check({all[its_seed % all.size()]}, Kinds::same);
+    check({all[parts_seed % all.size()]}, Kinds::same);
     if (!can_be_cut(p)) continue;
     std::vector<ServedPart> cut;
     for (const ServedPart& part : all)
-      for (const ServedPart& piece : random_cuts(p, part.sequence, tools::mix(its_seed, uint64_t(part.sequence))))
+      for (const ServedPart& piece : random_cuts(p, part.sequence, tools::mix(parts_seed, uint64_t(part.sequence))))
         cut.push_back(piece);
     if (!cut.empty()) check(cut, n % 2 ? Kinds::same : Kinds::packed);
   }
@@ -246,10 +246,10 @@ TEST_CASE("a window's queries in chunks have the same bits", "[served]") {
           }
       run(made);
       const std::vector<ServedPart> parts = random_cuts(made.problem, 0, seed);
-      ServedCase others = parts_of(made, parts, Kinds::same, seed);
-      INFO(others.problem.describe());
-      run(others);
-      CHECK(same_bits(made, parts, others) == "");
+      ServedCase parts_case = parts_of(made, parts, Kinds::same, seed);
+      INFO(parts_case.problem.describe());
+      run(parts_case);
+      CHECK(same_bits(made, parts, parts_case) == "");
     }
 }
 

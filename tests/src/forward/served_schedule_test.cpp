@@ -75,15 +75,15 @@ TEST_CASE("threads make schedules and use them, each its own", "[launch][served]
   for (std::thread& thread : all) thread.join();
   CHECK(wrong == 0);
   REQUIRE(fake.launches.size() == size_t(2 * threads * calls));
-  int others = 0;
+  int mismatches = 0;
   for (const Launch& launch : fake.launches) {
     const int64_t id = int64_t(reinterpret_cast<uintptr_t>(launch.stream) / 16) - 1;
     const PlanLengthsPassParams& made = launch.carried.lengths;
     const bool plans = launch.kernel == plan_pass;
     const void* const counts = plans ? made.plan.counts : launch.carried.planned.counts;
-    others += counts != memory_of(id) || (plans && made.call.lengths.batch != 3 + id);
+    mismatches += counts != memory_of(id) || (plans && made.call.lengths.batch != 3 + id);
   }
-  CHECK(others == 0);
+  CHECK(mismatches == 0);
 }
 
 TEST_CASE("a schedule that cannot be is refused, and the message says why", "[launch][served]") {

@@ -84,37 +84,37 @@ TEST_CASE("views that share a byte are never taken for apart", "[overlap]") {
     const int64_t period = 4 * (1 + random.below(12));
     const bool slices = n % 2;
     const View a = slices ? random.slice(period) : random.any(), b = slices ? random.slice(period) : random.any();
-    const std::set<uintptr_t> of_a = bytes_of(a), of_b = bytes_of(b);
+    const std::set<uintptr_t> bytes_a = bytes_of(a), bytes_b = bytes_of(b);
     const bool may = may_overlap(a, b);
     REQUIRE(may == may_overlap(b, a));
-    if (meet(of_a, of_b)) REQUIRE(may);
-    else if (!are_entangled(of_a, of_b)) REQUIRE_FALSE(may);
-    shared += meet(of_a, of_b), apart += are_entangled(of_a, of_b) && !may;
+    if (meet(bytes_a, bytes_b)) REQUIRE(may);
+    else if (!are_entangled(bytes_a, bytes_b)) REQUIRE_FALSE(may);
+    shared += meet(bytes_a, bytes_b), apart += are_entangled(bytes_a, bytes_b) && !may;
   }
   CHECK((shared > 3000 && apart > 1000));
 }
 
 TEST_CASE("slices that a common period keeps apart are known to be apart", "[overlap]") {
   Random random;
-  int of_both = 0, of_one = 0, adjacent = 0;
+  int both_repeat = 0, one_repeats = 0, adjacent = 0;
   for (int n = 0; n < 60000; ++n) {
     const int64_t period = 4 * (2 + random.below(12));
     const View a = random.slice(period), b = random.slice(period);
     if (!repeats_with(a, period) && !repeats_with(b, period)) continue;
-    const std::set<uintptr_t> of_a = bytes_of(a), of_b = bytes_of(b);
-    if (!are_entangled(of_a, of_b)) continue;
-    const int64_t distance = static_cast<int64_t>(*of_b.begin()) - static_cast<int64_t>(*of_a.begin());
+    const std::set<uintptr_t> bytes_a = bytes_of(a), bytes_b = bytes_of(b);
+    if (!are_entangled(bytes_a, bytes_b)) continue;
+    const int64_t distance = static_cast<int64_t>(*bytes_b.begin()) - static_cast<int64_t>(*bytes_a.begin());
     const int64_t offset = (distance % period + period) % period;  // of b in the period that begins with a
     const int64_t free_before = offset - span_of(a, period), free_behind = period - offset - span_of(b, period);
     if (free_before < 0 || free_behind < 0) continue;
     INFO("period " << period << " bytes, b at " << distance << " from a, spans " << span_of(a, period) << " and "
                    << span_of(b, period));
-    REQUIRE_FALSE(meet(of_a, of_b));
+    REQUIRE_FALSE(meet(bytes_a, bytes_b));
     REQUIRE_FALSE(may_overlap(a, b));
-    (repeats_with(a, period) && repeats_with(b, period) ? of_both : of_one)++;
+    (repeats_with(a, period) && repeats_with(b, period) ? both_repeat : one_repeats)++;
     adjacent += free_before == 0 || free_behind == 0;
   }
-  CHECK((of_both > 200 && of_one > 200 && adjacent > 200));
+  CHECK((both_repeat > 200 && one_repeats > 200 && adjacent > 200));
 }
 
 TEST_CASE("views at the ends of the address space", "[overlap]") {

@@ -80,16 +80,16 @@ bool is_complete(const AppendParams& p, const PassRow& row, unsigned grid) {
   for (int64_t thread = 0; thread < int64_t{grid} * row.threads(); ++thread) {
     const int32_t warp = int32_t(thread / 32), lane = int32_t(thread % 32), group = warp / p.segments;
     const int64_t at = int64_t{group} * (32 / lanes) + lane / lanes;
-    const int32_t of_row = (warp - group * p.segments) * 32 + lane % lanes;
-    if (at >= p.rows || of_row >= p.quads) continue;
-    const int n = of_row < p.q_end ? 0 : of_row < p.k_end ? 1 : 2;
+    const int32_t quad_in_row = (warp - group * p.segments) * 32 + lane % lanes;
+    if (at >= p.rows || quad_in_row >= p.quads) continue;
+    const int n = quad_in_row < p.q_end ? 0 : quad_in_row < p.k_end ? 1 : 2;
     const AppendTensor& t = p.tensors[n];
-    const int32_t quad = of_row - (n == 0 ? 0 : n == 1 ? p.q_end : p.k_end), heads = quad / t.quads_of_head;
-    const int32_t of_head = quad - heads * t.quads_of_head;
+    const int32_t quad = quad_in_row - (n == 0 ? 0 : n == 1 ? p.q_end : p.k_end), heads = quad / t.quads_of_head;
+    const int32_t quad_in_head = quad - heads * t.quads_of_head;
     for (int32_t head = heads * append_heads; head < std::min((heads + 1) * append_heads, t.heads); ++head)
-      for (const int32_t chunk : {t.quads.first(of_head), t.quads.second(of_head)}) {
+      for (const int32_t chunk : {t.quads.first(quad_in_head), t.quads.second(quad_in_head)}) {
         if (chunk >= t.quads.chunks) continue;
-        if (t.quads.is_rotated(of_head) != (chunk < t.quads.rotated)) return false;
+        if (t.quads.is_rotated(quad_in_head) != (chunk < t.quads.rotated)) return false;
         ++taken[size_t(at * first[3] + first[n] + int64_t{head} * t.quads.chunks + chunk)];
       }
   }

@@ -132,8 +132,8 @@ CUresult simulate_sum(const BackwardParams& p, const PassRow& row, unsigned tile
     for (int64_t head = 0; head < heads; ++head)
       for (int64_t key = 0; key < p.visible.seqlen_k; ++key) {
         const RowStrides& stride = gradient ? p.keys.dv_stride : p.keys.dk_stride;
-        const int64_t batch = head / int32_t{p.keys.heads}, of_batch = head - batch * p.keys.heads;
-        const int64_t to = batch * stride.batch + of_batch * stride.head + key * stride.row;
+        const int64_t batch = head / int32_t{p.keys.heads}, head_in_batch = head - batch * p.keys.heads;
+        const int64_t to = batch * stride.batch + head_in_batch * stride.head + key * stride.row;
         for (int32_t x = 0; x < (gradient ? p.keys.head_dim_v : p.keys.head_dim); ++x) {
           double sum = 0;
           for (int64_t part = head * p.order.parts; part < (head + 1) * p.order.parts; ++part)
@@ -157,13 +157,13 @@ CUresult simulate(const BackwardParams& p, const BackwardRow& row, const Backwar
   const int64_t batch = t.k.dim[0], heads_kv = t.k.dim[2], seqlen_k = t.k.dim[1], d = t.k.dim[3], d_v = t.v.dim[3];
   const int64_t key_blocks = (seqlen_k + row.Bc - 1) / row.Bc, heads = heads_kv * p.heads_per_kv;
   const int32_t parts = p.order.parts, ranges = p.order.ranges;
-  const int32_t q_tiles = p.order.head_tiles > 0 ? int32_t{p.rows.tiles} : 0, of_range = q_tiles / ranges;
+  const int32_t q_tiles = p.order.head_tiles > 0 ? int32_t{p.rows.tiles} : 0, range_tiles = q_tiles / ranges;
   const int64_t all = batch * heads_kv * parts * key_blocks;
   const bool is_dq_complete = row.has(Trait::one_key_block), leaves_sums = p.order.key_sums > 1;
   if (blocks != (row.takes_several_blocks() ? std::min<int64_t>(all, multiprocessors) : all) ||
       p.order.batch_heads != batch * heads_kv * parts || p.order.heads != heads_kv * parts ||
-      p.readers * parts != p.heads_per_kv * ranges || of_range * ranges != q_tiles ||
-      of_range * p.readers != p.order.head_tiles || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
+      p.readers * parts != p.heads_per_kv * ranges || range_tiles * ranges != q_tiles ||
+      range_tiles * p.readers != p.order.head_tiles || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
       p.visible.bounded_right != row.causal() || d > row.d || d_v > row.dv ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
       ((row.gradients == Gradients::keys || is_dq_complete) && p.order.done_behind > 0) ||
@@ -181,9 +181,9 @@ CUresult simulate(const BackwardParams& p, const BackwardRow& row, const Backwar
     for (int64_t part = 0; part < heads_kv * parts; ++part) {
       const int64_t hk = part / parts;
       std::vector<double> dk(size_t(seqlen_k * d)), dv(size_t(seqlen_k * d_v));
-      const int64_t first_head = part / ranges * p.readers, first = part % ranges * of_range;
+      const int64_t first_head = part / ranges * p.readers, first = part % ranges * range_tiles;
       for (int64_t h = first_head; h < first_head + p.readers; ++h)
-        for (int64_t tile = first; tile < first + of_range; ++tile) {
+        for (int64_t tile = first; tile < first + range_tiles; ++tile) {
           const int64_t n = (b * heads + h) * q_tiles + tile;
           if (row.all_gradients() && !is_dq_complete) {
             uint32_t& visits = p.visits[n / p.rows.tiles_per_visit];

@@ -165,12 +165,12 @@ inline bool is_complete(const CombineParams& p, const PassRow& row, unsigned gri
   for (int32_t number = 0; number < int32_t(grid); ++number)
     for (int32_t thread = 0; thread < row.threads(); ++thread) {
       const int32_t all_slots = thread / p.pieces, piece = thread - all_slots * p.pieces;
-      const int32_t share = all_slots / p.slots, slot = all_slots - share * p.slots, of_head = slot / p.head_slots;
+      const int32_t share = all_slots / p.slots, slot = all_slots - share * p.slots, head_in_tile = slot / p.head_slots;
       const int32_t row_tile = number / p.tiles_along_heads, head_tile = number - row_tile * p.tiles_along_heads;
-      const int64_t head = int64_t{head_tile} * p.tile_heads + of_head;
-      if (share >= p.shares || of_head >= p.tile_heads || head >= p.batch_heads) continue;
+      const int64_t head = int64_t{head_tile} * p.tile_heads + head_in_tile;
+      if (share >= p.shares || head_in_tile >= p.tile_heads || head >= p.batch_heads) continue;
       for (int r = 0; r < combine_rows; ++r) {
-        const int64_t i = int64_t{row_tile} * combine_rows * p.head_slots + slot - of_head * p.head_slots +
+        const int64_t i = int64_t{row_tile} * combine_rows * p.head_slots + slot - head_in_tile * p.head_slots +
                           r * p.head_slots;
         if (i < p.rows) ++taken[size_t(((head * p.rows + i) * p.pieces + piece) * p.shares + share)];
       }

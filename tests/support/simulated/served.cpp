@@ -55,9 +55,9 @@ Row value_at(const Launched& launch, const fa3_tensor& v, const Place& at, int64
   if (!launch.row->forward()->is_latent() || at.batch < 0 || at.batch >= scales.batches || at.row < 0 ||
       at.row >= scales.rows)
     return row;
-  const float* const its =
+  const float* const row_scales =
       scales.data + at.batch * scales.stride_batch + at.row * scales.stride_row + head * scales.stride_head;
-  for (size_t x = 0; x < row.size(); ++x) row[x] *= double(its[x / FA3_LATENT_SCALE_COLUMNS]);
+  for (size_t x = 0; x < row.size(); ++x) row[x] *= double(row_scales[x / FA3_LATENT_SCALE_COLUMNS]);
   return row;
 }
 
@@ -106,8 +106,8 @@ void compute(const Launched& launch, const ServedTensors& t, const Planned& piec
     scores.push_back(transformed(launch, score(at), number, head, distance));
     most = std::isnan(scores.back()) ? scores.back() : std::max(most, scores.back());
   }
-  const double of_sink = sink == -INFINITY ? 0 : std::exp(sink - most);
-  double sum = of_sink;
+  const double sink_weight = sink == -INFINITY ? 0 : std::exp(sink - most);
+  double sum = sink_weight;
   Row o(size_t(out.head_dim));
   for (int32_t key = keys.begin; key < keys.end; ++key) {
     const Place at = place_of(p, s, key);
@@ -121,7 +121,7 @@ void compute(const Launched& launch, const ServedTensors& t, const Planned& piec
   for (size_t x = 0; x < o.size(); ++x) {
     double value = o[x] / sum * v_scale;
     if (scales.v_mean)
-      value += (sum - of_sink) / sum * double(scales.v_mean[number * scales.v_mean_stride_batch +
+      value += (sum - sink_weight) / sum * double(scales.v_mean[number * scales.v_mean_stride_batch +
                                                             head_kv * scales.v_mean_stride_head + int64_t(x)]);
     tools::write_element(out.o, to + int64_t(x), float(keys.none() ? 0 : value / o_scale),
                          launch.row->forward()->stores_fp32() ? FA3_DTYPE_FP32 : dtype_of(out.dtype));

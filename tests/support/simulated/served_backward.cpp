@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backward.h"
-#include "backward/backward_tiles.h"
+#include "backward/tile/backward_tiles.h"
 #include "half.h"
 #include "maps.h"
 #include "plan/plan_backward.h"
@@ -152,17 +152,17 @@ struct Score {
 };
 Score transformed(const TransformedBackwardParams& p, const BackwardRow& row, const Sequence& part, int32_t sequence,
                   double score, int64_t head, int64_t query, int64_t key) {
-  double to_log2 = p.softmax_scale_log2, of_score = 1;
+  double to_log2 = p.softmax_scale_log2, derivative = 1;
   if (row.has(Trait::softcap)) {
     score = std::tanh(score * double(p.tanh.wide[0]));
-    to_log2 = p.tanh.cap_log2, of_score = 1 - score * score;
+    to_log2 = p.tanh.cap_log2, derivative = 1 - score * score;
   }
-  if (!row.has(Trait::alibi)) return {score * to_log2, of_score};
+  if (!row.has(Trait::alibi)) return {score * to_log2, derivative};
   const Alibi& by = p.transforms.alibi;
   const int64_t from_q_end = part.q_row + query - by.q.end_of(sequence);
   const int64_t from_k_end = part.k_row + key - by.k.end_of(sequence);
   const double slope = by.slopes[sequence * by.stride_batch + head * by.stride_head] * double(by.inverse_scale);
-  return {(score - slope * std::abs(double(from_q_end - from_k_end))) * to_log2, of_score};
+  return {(score - slope * std::abs(double(from_q_end - from_k_end))) * to_log2, derivative};
 }
 
 // Stores dQ of a tile.
@@ -336,10 +336,10 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
       if (keys <= 0 || block.first >= block.end || block.start < block.first || block.start >= block.end ||
           (is_complete && keys < s.seqlen_k))
         return CUDA_ERROR_LAUNCH_FAILED;
-      std::vector<Numbers> gradients_k(size_t(keys), Numbers(size_t(k.columns()))), of_k;
-      std::vector<Numbers> gradients_v(size_t(keys), Numbers(size_t(v.columns()))), of_v;
+      std::vector<Numbers> gradients_k(size_t(keys), Numbers(size_t(k.columns()))), k_rows;
+      std::vector<Numbers> gradients_v(size_t(keys), Numbers(size_t(v.columns()))), v_rows;
       for (int32_t j = 0; j < keys; ++j)
-        of_k.push_back(k.read(s, block.key + j, head_kv)), of_v.push_back(v.read(s, block.key + j, head_kv));
+        k_rows.push_back(k.read(s, block.key + j, head_kv)), v_rows.push_back(v.read(s, block.key + j, head_kv));
       for (int32_t head = part * p.readers; head < (part + 1) * p.readers; ++head)
         for (int32_t i = block.first * Br; i < end; ++i) {
           const int64_t visit = head * (tiles / p.rows.tiles_per_visit) + block.first_tile + i / Br;
@@ -350,12 +350,12 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBack
           for (int32_t j = 0; j < keys; ++j) {
             if (!seen.sees(i, block.key + j)) continue;
             const Score score = transformed(p, row, s, p.tiles[block.first_tile].sequence,
-                                            dot(its_q, of_k[size_t(j)]), head, i, block.key + j);
+                                            dot(its_q, k_rows[size_t(j)]), head, i, block.key + j);
             const double weight = std::exp2(score.exponent - p.rows.lse_log2[at]);
-            const double ds = weight * score.slope * (dot(its_dout, of_v[size_t(j)]) - p.rows.delta[at]);
+            const double ds = weight * score.slope * (dot(its_dout, v_rows[size_t(j)]) - p.rows.delta[at]);
             add(gradients_k[size_t(j)], ds * (rounds && parts == 1 ? p.softmax_scale : p.unrounded.dk_scale), its_q);
             add(gradients_v[size_t(j)], weight, its_dout);
-            add(its_dq, ds, of_k[size_t(j)]), sum += ds;
+            add(its_dq, ds, k_rows[size_t(j)]), sum += ds;
           }
           take_off_mean(its_dq, sum, means, row, p.tiles[block.first_tile].sequence, head_kv);
           if (is_complete) {

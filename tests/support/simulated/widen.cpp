@@ -22,8 +22,8 @@ int64_t sequence_of(const int32_t* cu_seqlens, int32_t batch, int64_t row, int64
 uint8_t element(const WidenedTensor& t, int64_t batch, int64_t row, int64_t head, int64_t column) {
   const uint8_t* const first = t.from + batch * t.stride_batch + head * t.stride_head;
   if (!t.tiles) return first[row * t.stride_row + column];
-  const int64_t key = row % 16, of_row = 16 * (column / 16) + 8 * (column % 2) + column % 16 / 2;
-  return first[row / 16 * t.stride_row + 16 * of_row + 4 * (key % 8 / 2) + 2 * (key / 8) + key % 2];
+  const int64_t key = row % 16, row_in_tile = 16 * (column / 16) + 8 * (column % 2) + column % 16 / 2;
+  return first[row / 16 * t.stride_row + 16 * row_in_tile + 4 * (key % 8 / 2) + 2 * (key / 8) + key % 2];
 }
 
 int32_t entries_of(const HeadBlocks& blocks) { return blocks.count / blocks.heads / blocks.of_head; }

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "../listing/kernel.h"
-#include "../listing/steady.h"
+#include "../dataflow/steady.h"
+#include "../loops/kernel.h"
 #include "handovers.h"
 
 namespace sass {
@@ -233,11 +233,11 @@ Figure handovers_in(const Kernel& kernel, const std::vector<int>& blocks) {
   for (size_t m = 0; m < kernel.handovers.mbarriers.size(); ++m) {
     std::string text;
     for (size_t u = 0; u < uses_of(kernel.handovers.mbarriers[m]).size(); ++u) {
-      std::vector<int> here = *uses_of(kernel.handovers.mbarriers[m])[u];
-      std::erase_if(here, [&](int i) { return !inside(i); });
-      if (!here.empty()) text += letters[u];
-      if (here.size() > 1) text += std::to_string(here.size());
-      append(evidence, here);
+      std::vector<int> used = *uses_of(kernel.handovers.mbarriers[m])[u];
+      std::erase_if(used, [&](int i) { return !inside(i); });
+      if (!used.empty()) text += letters[u];
+      if (used.size() > 1) text += std::to_string(used.size());
+      append(evidence, used);
     }
     if (!text.empty()) parts.push_back(std::to_string(m) + text);
   }

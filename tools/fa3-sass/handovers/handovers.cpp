@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "../input/text.h"
-#include "../listing/kernel.h"
-#include "../listing/steady.h"
+#include "../dataflow/steady.h"
+#include "../dataflow/values.h"
 #include "../listing/sync.h"
-#include "../listing/values.h"
+#include "../loops/kernel.h"
+#include "../system/text.h"
 #include "mbarriers.h"
 
 namespace sass {

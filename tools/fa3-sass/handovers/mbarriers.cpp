@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <iterator>
 
-#include "../input/text.h"
-#include "../listing/kernel.h"
-#include "../listing/steady.h"
+#include "../dataflow/steady.h"
+#include "../dataflow/values.h"
 #include "../listing/sync.h"
-#include "../listing/values.h"
+#include "../loops/kernel.h"
+#include "../system/text.h"
 #include "phases.h"
 
 namespace sass {
@@ -134,11 +134,11 @@ class Mbarriers {
   static bool meet(const Use& a, const Use& b) { return a.address < b.end && b.address < a.end; }
 
   // Those of `some` at whose barriers none of `others` is; nothing if it cannot be said.
-  static std::vector<int> alone(const std::vector<Use>& some, const std::vector<Use>& others) {
+  static std::vector<int> alone(const std::vector<Use>& some, const std::vector<Use>& excluded) {
     std::vector<int> result;
-    if (std::ranges::any_of(others, [](const Use& u) { return !u.known; })) return result;
+    if (std::ranges::any_of(excluded, [](const Use& u) { return !u.known; })) return result;
     for (const Use& use : some)
-      if (use.known && std::ranges::none_of(others, [&](const Use& other) { return meet(use, other); }))
+      if (use.known && std::ranges::none_of(excluded, [&](const Use& other) { return meet(use, other); }))
         result.push_back(use.instruction);
     return result;
   }

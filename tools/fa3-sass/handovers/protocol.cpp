@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "../listing/kernel.h"
+#include "../dataflow/lanes.h"
+#include "../dataflow/spins.h"
 #include "../listing/kinds.h"
-#include "../listing/lanes.h"
-#include "../listing/spins.h"
+#include "../loops/kernel.h"
 #include "fences.h"
 
 namespace sass {

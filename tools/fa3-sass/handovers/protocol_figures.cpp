@@ -5,14 +5,14 @@
 #include <map>
 #include <set>
 
-#include "../listing/kernel.h"
+#include "../dataflow/repeated.h"
+#include "../dataflow/spins.h"
+#include "../dataflow/steady.h"
+#include "../dataflow/values.h"
 #include "../listing/kinds.h"
 #include "../listing/operands.h"
-#include "../listing/repeated.h"
-#include "../listing/spins.h"
-#include "../listing/steady.h"
 #include "../listing/sync.h"
-#include "../listing/values.h"
+#include "../loops/kernel.h"
 
 namespace sass {
 namespace {
@@ -54,9 +54,9 @@ Figure parities(const Kernel& kernel, const std::vector<int>& blocks) {
   const Protocol& protocol = kernel.protocol;
   std::vector<int> waits;
   std::vector<std::string> parts;
-  const std::vector<int> here = where(kernel, blocks, waits_for_mbarrier);
+  const std::vector<int> executed = where(kernel, blocks, waits_for_mbarrier);
   for (size_t w = 0; w < protocol.waits.size(); ++w) {
-    if (!std::ranges::binary_search(here, protocol.waits[w])) continue;
+    if (!std::ranges::binary_search(executed, protocol.waits[w])) continue;
     waits.push_back(protocol.waits[w]);
     parts.push_back(protocol.parities[w] < 0 ? "?" : std::to_string(protocol.parities[w]));
   }
@@ -180,13 +180,13 @@ double most(const Kernel& kernel, const Loop& loop, bool (*wanted)(const Instruc
   for (int rank : ranks) {
     if (!best.count(rank)) continue;
     const Block& block = kernel.cfg.blocks[static_cast<size_t>(kernel.cfg.order[static_cast<size_t>(rank)])];
-    int here = best[rank];
-    for (int i = block.begin; i < block.end; ++i) here += wanted(kernel.listing.code[static_cast<size_t>(i)]);
+    int count = best[rank];
+    for (int i = block.begin; i < block.end; ++i) count += wanted(kernel.listing.code[static_cast<size_t>(i)]);
     for (int next : block.successors) {
       if (!loop.contains(next)) continue;
       const int to = kernel.cfg.rank[static_cast<size_t>(next)];
-      if (next == loop.header) whole = std::max(whole, here);
-      else if (to > rank) best[to] = best.count(to) ? std::max(best[to], here) : here;
+      if (next == loop.header) whole = std::max(whole, count);
+      else if (to > rank) best[to] = best.count(to) ? std::max(best[to], count) : count;
     }
   }
   return whole;
@@ -298,11 +298,11 @@ Figures protocol_figures(const Kernel& kernel, const WgmmaLoop& loop) {
     std::string operands;
     for (int step : gemm.steps) {
       wgmmas.push_back(turn.code[static_cast<size_t>(step % turn.size())]);
-      std::string here;
-      if (at(step).text.find(".tnspA") != std::string::npos) here += "A";
-      if (at(step).text.find(".tnspB") != std::string::npos) here += "B";
-      if (step == gemm.steps.front()) operands = here;
-      else if (here != operands) operands = "in some steps";
+      std::string step_operands;
+      if (at(step).text.find(".tnspA") != std::string::npos) step_operands += "A";
+      if (at(step).text.find(".tnspB") != std::string::npos) step_operands += "B";
+      if (step == gemm.steps.front()) operands = step_operands;
+      else if (step_operands != operands) operands = "in some steps";
     }
     transposed.push_back(operands);
   }

@@ -69,6 +69,17 @@ std::optional<size_t> cuda_elf_extent(std::string_view bytes, size_t offset) {
   return static_cast<size_t>(end);
 }
 
+// The first function behind a kernel's own code, by section.
+static std::map<size_t, uint64_t> first_functions(const std::vector<Elf64_Sym>& symbols) {
+  std::map<size_t, uint64_t> functions;
+  for (const Elf64_Sym& symbol : symbols)
+    if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_value > 0) {
+      uint64_t& first = functions.emplace(symbol.st_shndx, symbol.st_value).first->second;
+      first = std::min<uint64_t>(first, symbol.st_value);
+    }
+  return functions;
+}
+
 Cubin read_cubin(std::string_view bytes) {
   const Sections sections(bytes);
   const Elf64_Ehdr& header = sections.header;
@@ -86,12 +97,7 @@ Cubin read_cubin(std::string_view bytes) {
   for (const Elf64_Shdr& section : sections.all) {
     if (section.sh_type != SHT_SYMTAB) continue;
     const std::vector<Elf64_Sym> symbols = sections.symbols(section);
-    std::map<size_t, uint64_t> functions;  // the first one behind a kernel's own code, by section
-    for (const Elf64_Sym& symbol : symbols)
-      if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_value > 0) {
-        uint64_t& first = functions.emplace(symbol.st_shndx, symbol.st_value).first->second;
-        first = std::min<uint64_t>(first, symbol.st_value);
-      }
+    const std::map<size_t, uint64_t> functions = first_functions(symbols);
     for (size_t i = 0; i < symbols.size(); ++i) {
       const Elf64_Sym& symbol = symbols[i];
       if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || !(symbol.st_other & entry_bit) || symbol.st_shndx == SHN_UNDEF)

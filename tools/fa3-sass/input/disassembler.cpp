@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "text.h"
+#include "../system/text.h"
 
 namespace fs = std::filesystem;
 

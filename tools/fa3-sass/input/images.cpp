@@ -7,13 +7,13 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "../system/new_file.h"
+#include "../system/process.h"
+#include "../system/text.h"
 #include "cubin.h"
 #include "disassembler.h"
 #include "fatbin.h"
-#include "new_file.h"
-#include "process.h"
 #include "sections.h"
-#include "text.h"
 #include "whole.h"
 #include "zip.h"
 
@@ -83,7 +83,7 @@ Images::Images(const std::string& path, const std::string& name) {
     let_go(image.bytes);
     return again;
   });
-  if (images_.empty() && others_.empty()) throw std::runtime_error(name + ": holds no CUDA machine code");
+  if (images_.empty() && other_archs_.empty()) throw std::runtime_error(name + ": holds no CUDA machine code");
 }
 
 void Images::add_file(const std::string& path, const std::string& name) {
@@ -107,8 +107,8 @@ void Images::add_file(const std::string& path, const std::string& name) {
       const auto found = architectures(fatbin);
       if (!found || found->contains(hopper)) fatbins.push_back(only(fatbin, hopper));
       else {
-        others_.insert(found->begin(), found->end());
-        fatbins_of_others_[name].push_back(fatbin);
+        other_archs_.insert(found->begin(), found->end());
+        fatbins_of_other_archs_[name].push_back(fatbin);
       }
     }
     at = find_from(bytes, fatbin_magic, end ? *end : at + fatbin_magic.size(), passed);
@@ -116,13 +116,13 @@ void Images::add_file(const std::string& path, const std::string& name) {
   }
   passed(bytes.size());
   add_fatbins(fatbins, name, hopper);
-  if (images_.size() == before && !fatbins_of_others_.contains(name)) files_.pop_back();
+  if (images_.size() == before && !fatbins_of_other_archs_.contains(name)) files_.pop_back();
 }
 
 void Images::add_blackwell() {
   for (const int architecture : {100, 101, 103}) {
-    if (!others_.contains(architecture) || !images_.empty()) continue;
-    for (const auto& [name, all] : fatbins_of_others_) {
+    if (!other_archs_.contains(architecture) || !images_.empty()) continue;
+    for (const auto& [name, all] : fatbins_of_other_archs_) {
       std::vector<Fatbin> fatbins;
       for (const std::string_view fatbin : all)
         if (architectures(fatbin)->contains(architecture)) fatbins.push_back(only(fatbin, architecture));

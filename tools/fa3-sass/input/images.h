@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "../system/mapped.h"
+#include "../system/tidy.h"
 #include "fatbin.h"
-#include "mapped.h"
-#include "tidy.h"
 
 namespace sass {
 
@@ -35,7 +35,8 @@ class Images {
   // `name` is the file's in messages. Throws std::runtime_error when the file holds none, or is not all there.
   Images(const std::string& path, const std::string& name);
   const std::vector<Image>& all() const { return images_; }
-  const std::set<int>& others() const { return others_; }  // architectures of fat binaries that are not for Hopper
+  // Architectures of fat binaries that are not for Hopper.
+  const std::set<int>& other_archs() const { return other_archs_; }
 
  private:
   void add_file(const std::string& path, const std::string& name);
@@ -49,8 +50,8 @@ class Images {
   size_t folders_ = 0;
   std::deque<MappedFile> files_;
   std::vector<Image> images_;
-  std::set<int> others_;
-  std::map<std::string, std::vector<std::string_view>> fatbins_of_others_;  // by the file's name
+  std::set<int> other_archs_;
+  std::map<std::string, std::vector<std::string_view>> fatbins_of_other_archs_;  // by the file's name
 };
 
 }  // namespace sass

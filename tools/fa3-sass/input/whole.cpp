@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "../system/text.h"
 #include "sections.h"
-#include "text.h"
 
 namespace sass {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "../system/new_file.h"
 #include "inflate.h"
-#include "new_file.h"
 #include "sections.h"
 
 namespace sass {

@@ -5,10 +5,10 @@
 
 #include "../handovers/handovers.h"
 #include "../handovers/protocol.h"
-#include "../input/text.h"
+#include "../system/text.h"
 #include "contents.h"
-#include "../listing/first_turn.h"
-#include "../listing/names.h"
+#include "../dataflow/first_turn.h"
+#include "../loops/names.h"
 #include "figures.h"
 
 namespace sass {
@@ -68,11 +68,11 @@ Kernel plain_kernel(const KernelRecord& record, int number) {
   return kernel;
 }
 
-Kernel analyse(const KernelRecord& record, Listing listing, const std::map<std::string, Listing>& others) {
+Kernel analyse(const KernelRecord& record, Listing listing, const std::map<std::string, Listing>& functions) {
   Kernel kernel;
   kernel.record = record;
   kernel.readable = demangle(record.name);
-  Called called = follow_calls(std::move(listing), others);
+  Called called = follow_calls(std::move(listing), functions);
   kernel.listing = std::move(called.listing);
   kernel.followed = std::move(called.followed);
   kernel.unseen = std::move(called.unseen);

@@ -4,11 +4,11 @@
 #include <map>
 #include <set>
 
+#include "../dataflow/values.h"
 #include "../handovers/handovers.h"
-#include "../input/text.h"
-#include "../listing/kernel.h"
 #include "../listing/operands.h"
-#include "../listing/values.h"
+#include "../loops/kernel.h"
+#include "../system/text.h"
 
 namespace sass {
 namespace {

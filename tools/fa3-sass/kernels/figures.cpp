@@ -7,9 +7,9 @@
 
 #include "../handovers/handovers.h"
 #include "../handovers/protocol.h"
-#include "../input/text.h"
+#include "../system/text.h"
 #include "contents.h"
-#include "../listing/stack.h"
+#include "../dataflow/stack.h"
 
 namespace sass {
 namespace {
@@ -72,9 +72,9 @@ void describe_gemms(WgmmaLoop& loop) {
   for (const Gemm& gemm : loop.turn.gemms) {
     const size_t at = place(gemm.name);
     names[at] = gemm.name;
-    const size_t from_registers = gemm.register_steps.size(), others = gemm.steps.size() - from_registers;
+    const size_t from_registers = gemm.register_steps.size(), shared_steps = gemm.steps.size() - from_registers;
     if (from_registers > 0) steps[{at, gemm.shape + " RS"}] += from_registers;
-    if (others > 0) steps[{at, gemm.shape + " SS"}] += others;
+    if (shared_steps > 0) steps[{at, gemm.shape + " SS"}] += shared_steps;
   }
   std::vector<std::string> roles, texts;
   for (const auto& [at, name] : names) roles.push_back(name);
@@ -118,6 +118,21 @@ void add_cover(const Turn& turn, Figures& figures) {
   figures.push_back(text_of("exps_under", join(parts, ", "), uncovered));
 }
 
+// On the usual way through a loop and beside it.
+void add_sums_anywhere(const Kernel& kernel, const Loop& loop, Figures& figures) {
+  std::vector<int> adds, fmas;
+  for (int b : loop.blocks) {
+    const Block& block = kernel.cfg.blocks[static_cast<size_t>(b)];
+    for (int i = block.begin; i < block.end; ++i) {
+      const Kind kind = kind_of(kernel.listing.code[static_cast<size_t>(i)]);
+      if (kind == Kind::add) adds.push_back(i);
+      if (kind == Kind::multiply_add) fmas.push_back(i);
+    }
+  }
+  figures.push_back(count_of("adds_anywhere", adds));
+  figures.push_back(count_of("fmas_anywhere", fmas));
+}
+
 }  // namespace
 
 Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
@@ -128,14 +143,14 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
       if (wanted(p)) found.push_back(turn.code[static_cast<size_t>(p)]);
     return found;
   };
-  const auto of_kind = [&](Kind kind) {
+  const auto has_kind = [&](Kind kind) {
     return [&turn, kind](int p) { return turn.kinds[static_cast<size_t>(p)] == kind; };
   };
 
   Figures figures;
   figures.push_back(value_of("instructions", turn.size()));
-  figures.push_back(count_of("wgmmas", where(of_kind(Kind::wgmma))));
-  figures.push_back(text_of("gemms", loop.gemms, where(of_kind(Kind::wgmma))));
+  figures.push_back(count_of("wgmmas", where(has_kind(Kind::wgmma))));
+  figures.push_back(text_of("gemms", loop.gemms, where(has_kind(Kind::wgmma))));
   std::set<std::string> types;
   for (const Gemm& gemm : turn.gemms) types.insert(gemm.types);
   figures.push_back(text_of("types", join({types.begin(), types.end()}, " ")));
@@ -145,7 +160,7 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
                              })));
 
   std::vector<std::string> waits;
-  const std::vector<int> waiting = where(of_kind(Kind::wait));
+  const std::vector<int> waiting = where(has_kind(Kind::wait));
   for (int i : waiting) waits.push_back(std::to_string(wait_count(kernel.listing.code[static_cast<size_t>(i)])));
   figures.push_back(text_of("waits", join(waits, " "), waiting));
 
@@ -159,7 +174,7 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   figures.push_back(count_of("serialised", serialised));
   figures.push_back(count_of("touches", touched));
 
-  for (const KindName& entry : counted) figures.push_back(count_of(entry.figure, where(of_kind(entry.kind))));
+  for (const KindName& entry : counted) figures.push_back(count_of(entry.figure, where(has_kind(entry.kind))));
   figures.push_back(count_of("rescales", where([&](int p) {
                                if (turn.kinds[static_cast<size_t>(p)] != Kind::multiply) return false;
                                const Registers written = destination(
@@ -170,7 +185,7 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
                              })));
 
   const auto share = [&](const char* name, Kind kind, bool from_commit) {
-    const std::vector<int> all = where(of_kind(kind));
+    const std::vector<int> all = where(has_kind(kind));
     const auto covered = [&](int p) { return from_commit ? turn.in_flight(p) : turn.overlapped(p); };
     const std::vector<int> outside =
         where([&](int p) { return turn.kinds[static_cast<size_t>(p)] == kind && !covered(p); });
@@ -188,17 +203,7 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   const Loop none;
   const Loop& whole = kernel.cfg.loops.empty() ? none : kernel.cfg.loops[static_cast<size_t>(loop.loop)];
   figures.push_back(handovers_in(kernel, whole.blocks));
-  // On the usual way and beside it.
-  std::vector<int> adds, fmas;
-  for (int b : whole.blocks)
-    for (int i = kernel.cfg.blocks[static_cast<size_t>(b)].begin; i < kernel.cfg.blocks[static_cast<size_t>(b)].end;
-         ++i) {
-      const Kind kind = kind_of(kernel.listing.code[static_cast<size_t>(i)]);
-      if (kind == Kind::add) adds.push_back(i);
-      if (kind == Kind::multiply_add) fmas.push_back(i);
-    }
-  figures.push_back(count_of("adds_anywhere", adds));
-  figures.push_back(count_of("fmas_anywhere", fmas));
+  add_sums_anywhere(kernel, whole, figures);
   return figures;
 }
 
@@ -208,7 +213,7 @@ namespace {
 // fence shows the tiles to WGMMAs.
 void add_transposing(const Kernel& kernel, Figures& figures) {
   using Test = bool (*)(const Instruction&);
-  const auto of_loop = [&](int loop, Test wanted) {
+  const auto within_loop = [&](int loop, Test wanted) {
     std::vector<int> found;
     if (loop < 0) return found;
     for (int b : kernel.cfg.loops[static_cast<size_t>(loop)].blocks) {
@@ -221,20 +226,20 @@ void add_transposing(const Kernel& kernel, Figures& figures) {
   const Test loads = [](const Instruction& i) { return i.is("LDSM") && i.has("MT88"); };
   int inner = -1;  // larger loops come first
   for (size_t l = 0; l < kernel.cfg.loops.size(); ++l)
-    if (!of_loop(static_cast<int>(l), loads).empty()) inner = static_cast<int>(l);
+    if (!within_loop(static_cast<int>(l), loads).empty()) inner = static_cast<int>(l);
   const int outer = inner < 0 ? -1 : kernel.cfg.loops[static_cast<size_t>(inner)].parent;
   const auto add = [&](const char* name, int loop, Test wanted) {
-    figures.push_back(count_of(name, of_loop(loop, wanted)));
+    figures.push_back(count_of(name, within_loop(loop, wanted)));
   };
   add("transposing_loads", inner, loads);
   add("transposing_permutes", inner, [](const Instruction& i) { return i.is("PRMT"); });
   add("transposing_stores", inner, [](const Instruction& i) { return i.is("STSM"); });
   const Test fences = [](const Instruction& i) { return i.is("FENCE"); };
-  std::vector<int> between = of_loop(outer, fences);
-  std::erase_if(between, [&](int i) { return std::ranges::count(of_loop(inner, fences), i) > 0; });
+  std::vector<int> between = within_loop(outer, fences);
+  std::erase_if(between, [&](int i) { return std::ranges::count(within_loop(inner, fences), i) > 0; });
   figures.push_back(count_of("transposing_fences", between));
   figures.push_back(value_of("transposing_instructions",
-                             static_cast<double>(of_loop(inner, [](const Instruction&) { return true; }).size())));
+                             static_cast<double>(within_loop(inner, [](const Instruction&) { return true; }).size())));
 }
 
 }  // namespace
@@ -323,9 +328,9 @@ const std::vector<std::string>& figure_names(const std::string& scope) {
   static const std::vector<std::string> loops = names(
       loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "exps_covered", "exps_under",
                              "conversions_in_flight", "conversions_overlapped"});
-  static const std::vector<std::string> others =
+  static const std::vector<std::string> scope_names =
       names(scope_figures({}, ""), names(part_figures({}, ""), {}));
-  return scope == "kernel" ? kernels : std::ranges::count(scopes(), scope) ? others : loops;
+  return scope == "kernel" ? kernels : std::ranges::count(scopes(), scope) ? scope_names : loops;
 }
 
 }  // namespace sass

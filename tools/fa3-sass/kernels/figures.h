@@ -1,7 +1,7 @@
 // The numbers contracts speak of.
 #pragma once
 
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
 
 namespace sass {
 

@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "../input/mapped.h"
-#include "../input/new_file.h"
-#include "../input/text.h"
-#include "../input/tidy.h"
+#include "../system/mapped.h"
+#include "../system/new_file.h"
+#include "../system/text.h"
+#include "../system/tidy.h"
 
 namespace sass {
 namespace {
@@ -68,11 +68,11 @@ class CopiedSource : public Source {
 
 }  // namespace
 
-void Source::choose(const std::set<int>& found, const std::set<int>& others) {
+void Source::choose(const std::set<int>& found, const std::set<int>& other_archs) {
   for (int sm : {hopper, 100, 101, 103})
     if (found.contains(sm)) return choose(sm);
   std::set<int> all = found;
-  all.insert(others.begin(), others.end());
+  all.insert(other_archs.begin(), other_archs.end());
   std::string names;
   for (int sm : all) names += (names.empty() ? "sm_" : ", sm_") + std::to_string(sm);
   throw std::runtime_error(name_ + ": has code for " + names + ", but none for sm_90, and other code is not supported");

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
 
 namespace sass {
 
@@ -40,7 +40,7 @@ class Source {
   explicit Source(std::string name) : name_(std::move(name)) {}
   void add(const std::string& kernel);
   // The best of the architectures whose code was found; an error that names the others, too, if none is known here.
-  void choose(const std::set<int>& found, const std::set<int>& others);
+  void choose(const std::set<int>& found, const std::set<int>& other_archs);
   void choose(int architecture) { architecture_ = architecture; }
 
  private:

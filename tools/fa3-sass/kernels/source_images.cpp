@@ -7,10 +7,10 @@
 #include "../input/bundle.h"
 #include "../input/disassembler.h"
 #include "../input/images.h"
-#include "../input/pipeline.h"
-#include "../input/process.h"
 #include "../input/sections.h"
-#include "../input/text.h"
+#include "../system/pipeline.h"
+#include "../system/process.h"
+#include "../system/text.h"
 #include "analyse.h"
 #include "source.h"
 
@@ -47,7 +47,7 @@ class ImageSource : public Source {
       found.insert(cubin.sm);
       for (const KernelRecord& record : cubin.kernels) places.push_back({i, record, cubin.linked, cubin.sm});
     }
-    choose(found, images_.others());
+    choose(found, images_.other_archs());
     for (Place& place : places) {
       if (place.sm != architecture()) continue;
       if (place.linked) linked.insert(place.record.name);

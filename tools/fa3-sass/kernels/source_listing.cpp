@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <set>
 
-#include "../input/mapped.h"
 #include "../listing/calls.h"
+#include "../system/mapped.h"
 #include "analyse.h"
 #include "source.h"
 

@@ -42,7 +42,8 @@ struct Function {
 
 class Copier {
  public:
-  Copier(const Listing& kernel, const std::map<std::string, Listing>& others) : kernel_(kernel), others_(others) {}
+  Copier(const Listing& kernel, const std::map<std::string, Listing>& functions)
+      : kernel_(kernel), functions_(functions) {}
 
   Called run() {
     result_.listing.name = kernel_.name;
@@ -63,8 +64,8 @@ class Copier {
       const std::vector<int> entries = entries_of(caller);
       return {&caller, call.entry, *std::upper_bound(entries.begin(), entries.end(), call.entry)};
     }
-    const auto other = others_.find(call.callee);
-    if (other == others_.end() || !separate(other->second)) return {};
+    const auto other = functions_.find(call.callee);
+    if (other == functions_.end() || !separate(other->second)) return {};
     return {&other->second, 0, entries_of(other->second).front()};
   }
 
@@ -116,7 +117,7 @@ class Copier {
   }
 
   const Listing& kernel_;
-  const std::map<std::string, Listing>& others_;
+  const std::map<std::string, Listing>& functions_;
   std::vector<std::pair<const Listing*, int>> open_;
   std::set<std::string> followed_, unseen_;
   Called result_;
@@ -132,9 +133,9 @@ bool calls_by_address(const Instruction& i) {
   return i.is("CALL") && !i.operands.empty() && operand_of(i.operands.back()).is_register();
 }
 
-Called follow_calls(Listing kernel, const std::map<std::string, Listing>& others) {
+Called follow_calls(Listing kernel, const std::map<std::string, Listing>& functions) {
   if (!has_calls(kernel) || !separate(kernel)) return {std::move(kernel), {}, {}};
-  return Copier(kernel, others).run();
+  return Copier(kernel, functions).run();
 }
 
 }  // namespace sass

@@ -21,6 +21,6 @@ bool has_calls(const Listing& listing);
 bool calls_by_address(const Instruction& instruction);
 
 // Functions with WGMMAs, their waits or exponentials, or that call such, are followed; others stay calls.
-Called follow_calls(Listing kernel, const std::map<std::string, Listing>& others);
+Called follow_calls(Listing kernel, const std::map<std::string, Listing>& functions);
 
 }  // namespace sass

@@ -3,7 +3,7 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "../input/text.h"
+#include "../system/text.h"
 
 namespace sass {
 namespace {

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <map>
 
-#include "../input/text.h"
+#include "../system/text.h"
 
 namespace sass {
 namespace {

@@ -7,12 +7,12 @@ import re
 import subprocess
 import sys
 
-here = os.path.dirname(os.path.abspath(__file__))
+folder = os.path.dirname(os.path.abspath(__file__))
 
 
 def pictures(library):
     """File names and what each shows, as fa3-sass wants it."""
-    return {"algorithm2.svg": [os.path.join(here, "algorithm2.sass")],
+    return {"algorithm2.svg": [os.path.join(folder, "algorithm2.sass")],
             "alg2.svg": [library, "fa3_alg2_bf16_d128_full_128x176"],
             "algorithm2_ptxas.svg": [library, "fa3_alg2asis_bf16_d128_full_128x176"],
             "forward.svg": [library, "fa3_fwd_bf16_d128_full_192x64"]}
@@ -28,7 +28,7 @@ def main():
     for name, shown in pictures(library).items():
         drawn = subprocess.run([tool, "timeline", *shown], check=True, stdout=subprocess.PIPE).stdout
         drawn = re.sub(rb"\.L_x_\d+", b".L_x", drawn)  # nvdisasm numbers labels by what else it reads
-        path = os.path.join(here, name)
+        path = os.path.join(folder, name)
         if check:
             if not os.path.exists(path) or open(path, "rb").read() != drawn:
                 stale.append(name)

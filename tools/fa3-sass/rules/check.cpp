@@ -6,7 +6,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "../input/text.h"
+#include "../system/text.h"
 #include "table.h"
 
 namespace sass {

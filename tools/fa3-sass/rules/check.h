@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../input/colour.h"
+#include "../system/colour.h"
 #include "contract.h"
 
 namespace sass {

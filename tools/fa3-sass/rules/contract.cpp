@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "../handovers/protocol.h"
-#include "../input/text.h"
 #include "../kernels/figures.h"
+#include "../system/text.h"
 #include "meaning.h"
 #include "table.h"
 
@@ -71,10 +71,10 @@ struct Reader {
       subject = subject.substr(0, bracket);
     }
     result.scope = std::string(subject);
-    const bool of_loops = result.scope == "hot" || result.scope == "boundary";
-    if (!of_loops && result.scope != "kernel" && std::ranges::count(scopes(), result.scope) == 0)
+    const bool is_loop = result.scope == "hot" || result.scope == "boundary";
+    if (!is_loop && result.scope != "kernel" && std::ranges::count(scopes(), result.scope) == 0)
       fail("no scope " + result.scope);
-    if (!of_loops && !result.role.empty()) fail("a role belongs to a loop, hot or boundary: not to " + result.scope);
+    if (!is_loop && !result.role.empty()) fail("a role belongs to a loop, hot or boundary: not to " + result.scope);
     const std::vector<std::string>& known = figure_names(result.scope);
     if (std::find(known.begin(), known.end(), result.figure) == known.end()) fail("no figure " + result.figure);
     section().rules.push_back(std::move(result));

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
 
 namespace sass {
 

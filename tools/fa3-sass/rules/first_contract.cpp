@@ -13,12 +13,12 @@ struct Stated {
   const char *figure, *relation;
 };
 // What the author of a kernel means, and a change should not move by chance. Shares may grow and lengths shrink.
-constexpr Stated of_kernel[] = {{"registers", "=="},          {"threads", "=="},       {"parameters", "=="},
+constexpr Stated kernel_figures[] = {{"registers", "=="},          {"threads", "=="},       {"parameters", "=="},
                                 {"setmaxnreg", "=="},         {"stack", "<="},         {"spills", "<="},
                                 {"hot_loops", "=="},          {"calls", "=="},         {"waits_without_spin", "<="},
                                 {"never_arrived", "<="},      {"tma_by_many", "<="},   {"unfenced", "<="},
                                 {"expected_bytes", "=="}};
-constexpr Stated of_loops[] = {{"gemms", "=="},          {"types", "=="},           {"groups", "=="},
+constexpr Stated loop_figures[] = {{"gemms", "=="},          {"types", "=="},           {"groups", "=="},
                                {"waits", "=="},          {"serialised", "<="},      {"never_waited", "<="},
                                {"touches", "<="},        {"local", "<="},           {"masks", "=="},
                                {"exps", "=="},           {"conversions", "=="},     {"exps_in_flight", ">="},
@@ -26,7 +26,7 @@ constexpr Stated of_loops[] = {{"gemms", "=="},          {"types", "=="},       
                                {"parities", "=="},       {"arrives_by_many", "<="}, {"accumulators", "=="},
                                {"transposed", "=="},     {"conversion_types", "=="}, {"most_exps", "<="},
                                {"instructions", "<="}};
-constexpr Stated of_scopes[] = {{"setmaxnreg", "=="}, {"waits", "=="},    {"tma_loads", "=="}, {"tma_stores", "=="},
+constexpr Stated scope_figures[] = {{"setmaxnreg", "=="}, {"waits", "=="},    {"tma_loads", "=="}, {"tma_stores", "=="},
                                 {"parities", "=="},   {"releases", "=="}, {"conversion_types", "=="}};
 
 constexpr double slack = 1.02;  // of numbers of instructions, for the compiler's moods
@@ -93,7 +93,7 @@ std::string first_contract(const Kernel& kernel) {
   Writer writer(kernel);
   writer.text = "# What the machine code of this kernel is, to begin with: keep what is meant, and say why.\nrows " +
                 kernel.record.name + "\n";
-  writer.add("kernel", "", of_kernel, {&kernel.figures});
+  writer.add("kernel", "", kernel_figures, {&kernel.figures});
   for (const bool hot : {true, false}) {
     std::set<std::string> roles;
     for (const WgmmaLoop& loop : kernel.loops) {
@@ -102,13 +102,13 @@ std::string first_contract(const Kernel& kernel) {
       for (const WgmmaLoop& other : kernel.loops)
         if (other.hot == hot && other.role == loop.role) places.push_back(&other.figures);
       writer.text += "\n";
-      writer.add(hot ? "hot" : "boundary", loop.role, of_loops, places);
+      writer.add(hot ? "hot" : "boundary", loop.role, loop_figures, places);
     }
   }
   for (const auto& [scope, figures] : kernel.scopes) {
     if (find(figures, "instructions")->value == 0) continue;
     writer.text += "\n";
-    writer.add(scope, "", of_scopes, {&figures});
+    writer.add(scope, "", scope_figures, {&figures});
   }
   return writer.text;
 }

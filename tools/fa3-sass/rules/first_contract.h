@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
 
 namespace sass {
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <string_view>
 
-#include "../listing/stack.h"
+#include "../dataflow/stack.h"
 
 namespace sass {
 namespace {

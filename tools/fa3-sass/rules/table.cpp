@@ -4,7 +4,7 @@
 #include <set>
 #include <string_view>
 
-#include "../input/text.h"
+#include "../system/text.h"
 #include "ptx/params/append_params.h"
 #include "ptx/params/backward_params.h"
 #include "ptx/params/combine_params.h"
@@ -151,9 +151,9 @@ Budgets budgets_of(const fa3::BackwardRow& row) {
   return {true, row.producer_registers(), row.dq_registers(), row.consumer_registers()};
 }
 // Of the warps that come to a loop with WGMMAs, or of the others.
-std::string moved_registers(const Budgets& of, bool of_consumers) {
+std::string moved_registers(const Budgets& of, bool consumers) {
   if (!of.moved) return "none";
-  if (!of_consumers) return "-" + text(of.producer);
+  if (!consumers) return "-" + text(of.producer);
   return "+" + text(of.consumer) + (of.dq ? " -" + text(of.dq) : "");
 }
 std::string moved_registers(const Budgets& of) {
@@ -286,7 +286,7 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
 }
 
 std::optional<Figure> figure_of(const fa3::ForwardRow& row, const std::string& scope, const std::string& figure) {
-  // Behind the main loop alpha is rounded to bf16, too, whatever the row's type is (tile/excess.cuh).
+  // Behind the main loop alpha is rounded to bf16, too, whatever the row's type is (tile/scores/excess.cuh).
   if (figure == "conversion_types" && scope == "boundary" && row.bounded_left() && multiplied(row) == fa3::Dtype::fp16)
     return text_of(figure, "BF16.F32 F16.F32");
   if (auto found = figure_of_tiled(row, scope, figure)) return found;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
 
 namespace sass {
 

@@ -103,7 +103,7 @@ void link_loops(const Team& team, std::vector<LoopSteps>& loops) {
 
 // Whether warps that store by TMA wait for what this loop arrives with: they take away what it stores.
 bool stages_for_tma(const Kernel& kernel, const WgmmaLoop& loop) {
-  const auto here = [&](int i) { return std::ranges::count(loop.turn.code, i) > 0; };
+  const auto in_loop = [&](int i) { return std::ranges::count(loop.turn.code, i) > 0; };
   const auto stores_at = [&](int wait) {
     return std::ranges::any_of(kernel.cfg.loops, [&](const Loop& l) {
       bool waits = false, stores = false, multiplies = false;
@@ -119,7 +119,7 @@ bool stages_for_tma(const Kernel& kernel, const WgmmaLoop& loop) {
     });
   };
   return std::ranges::any_of(kernel.handovers.mbarriers, [&](const Mbarrier& barrier) {
-    return std::ranges::any_of(barrier.arrivals, here) && std::ranges::any_of(barrier.waits, stores_at);
+    return std::ranges::any_of(barrier.arrivals, in_loop) && std::ranges::any_of(barrier.waits, stores_at);
   });
 }
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "../input/text.h"
+#include "../system/text.h"
 #include "clocks.h"
 #include "team.h"
 

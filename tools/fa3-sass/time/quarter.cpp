@@ -12,7 +12,7 @@ namespace {
 // Clocks of a unit for the instruction of a warp, beside a WGMMA and while the tensor core has none, and until its
 // scoreboard ends. Beside WGMMAs, whose accumulators go through the register file, arithmetic takes longer; more than
 // the units' own rates (floors.h) it takes in any case. These clocks are fitted to what counters say of this library's
-// kernels on an H200 (tests/sass/clocks.py).
+// kernels on an H200 (tests/sass/library/clocks.py).
 struct Rate {
   double busy, alone, latency;
 };

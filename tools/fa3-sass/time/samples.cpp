@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "../input/text.h"
+#include "../system/text.h"
 
 namespace sass {
 namespace {
@@ -55,8 +55,9 @@ std::vector<double> samples_of(const Kernel& kernel, const std::string& path, st
     }
     if (!headed || ended || cells.size() <= std::max(source, column)) continue;
     if (samples.size() == kernel.listing.code.size()) break;
-    const std::string &here = kernel.listing.code[samples.size()].opcode, there = opcode_of(cells[source]);
-    if (here != there) fail("has " + there + " where the kernel has " + here + ": of another kernel, or another build");
+    const std::string &opcode = kernel.listing.code[samples.size()].opcode, there = opcode_of(cells[source]);
+    if (opcode != there)
+      fail("has " + there + " where the kernel has " + opcode + ": of another kernel, or another build");
     std::string digits = cells[column];
     std::erase(digits, ',');
     samples.push_back(std::strtod(digits.c_str(), nullptr));

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
 
 namespace sass {
 

@@ -7,8 +7,8 @@
 #include <map>
 #include <unordered_map>
 
-#include "../input/text.h"
-#include "../listing/regions.h"
+#include "../loops/regions.h"
+#include "../system/text.h"
 #include "align.h"
 #include "renaming.h"
 
@@ -300,19 +300,19 @@ bool KernelDiff::same() const {
 
 KernelDiff difference(const Kernel& before, const Kernel& after) { return Difference(before, after).run(); }
 
-void each_difference(const Source& before, const std::vector<size_t>& of_before, const Source& after,
-                     const std::vector<size_t>& of_after, const std::function<void(const KernelDiff&)>& use) {
+void each_difference(const Source& before, const std::vector<size_t>& chosen_before, const Source& after,
+                     const std::vector<size_t>& chosen_after, const std::function<void(const KernelDiff&)>& use) {
   constexpr size_t at_once = 16;
   std::map<std::string, std::deque<size_t>> partners;  // several of one name, in file order
-  for (size_t now : of_after) partners[after.entries()[now].name].push_back(now);
-  for (size_t begin = 0; begin < of_before.size(); begin += at_once) {
+  for (size_t now : chosen_after) partners[after.entries()[now].name].push_back(now);
+  for (size_t begin = 0; begin < chosen_before.size(); begin += at_once) {
     std::vector<size_t> olds, nows;  // pairs
-    for (size_t i = begin; i < std::min(begin + at_once, of_before.size()); ++i) {
-      std::deque<size_t>& others = partners[before.entries()[of_before[i]].name];
-      if (others.empty()) continue;
-      olds.push_back(of_before[i]);
-      nows.push_back(others.front());
-      others.pop_front();
+    for (size_t i = begin; i < std::min(begin + at_once, chosen_before.size()); ++i) {
+      std::deque<size_t>& candidates = partners[before.entries()[chosen_before[i]].name];
+      if (candidates.empty()) continue;
+      olds.push_back(chosen_before[i]);
+      nows.push_back(candidates.front());
+      candidates.pop_front();
     }
     std::vector<size_t> ascending = nows;
     std::sort(ascending.begin(), ascending.end());
@@ -321,16 +321,16 @@ void each_difference(const Source& before, const std::vector<size_t>& of_before,
       read.emplace(static_cast<size_t>(kernel.number) - 1, std::move(kernel));
     std::vector<Kernel> first = before.read(olds);
     size_t pair = 0;
-    for (size_t i = begin; i < std::min(begin + at_once, of_before.size()); ++i) {
-      if (pair == olds.size() || olds[pair] != of_before[i]) {
-        use({before.entries()[of_before[i]].readable, "", {}});
+    for (size_t i = begin; i < std::min(begin + at_once, chosen_before.size()); ++i) {
+      if (pair == olds.size() || olds[pair] != chosen_before[i]) {
+        use({before.entries()[chosen_before[i]].readable, "", {}});
       } else {
         use(difference(first[pair], read.at(nows[pair])));
         ++pair;
       }
     }
   }
-  for (size_t now : of_after) {
+  for (size_t now : chosen_after) {
     const std::deque<size_t>& left = partners[after.entries()[now].name];
     if (std::ranges::count(left, now)) use({"", after.entries()[now].readable, {}});
   }

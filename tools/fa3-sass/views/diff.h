@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "../input/colour.h"
 #include "../kernels/source.h"
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
+#include "../system/colour.h"
 
 namespace sass {
 
@@ -49,8 +49,8 @@ struct KernelDiff {
 KernelDiff difference(const Kernel& before, const Kernel& after);
 
 // Kernels of two files, paired by name, in the order of the first; those that only the second has come last.
-void each_difference(const Source& before, const std::vector<size_t>& of_before, const Source& after,
-                     const std::vector<size_t>& of_after, const std::function<void(const KernelDiff&)>& use);
+void each_difference(const Source& before, const std::vector<size_t>& chosen_before, const Source& after,
+                     const std::vector<size_t>& chosen_after, const std::function<void(const KernelDiff&)>& use);
 
 // Of each part the first differing instructions, or with `all` all of them.
 std::string diff_text(const KernelDiff& diff, const Colours& colours, bool all = false);

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "../input/text.h"
-#include "../listing/names.h"
+#include "../loops/names.h"
+#include "../system/text.h"
 #include "../time/clocks.h"
 #include "../time/floors.h"
 #include "reports.h"

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <map>
 
-#include "../input/text.h"
+#include "../system/text.h"
 #include "reports.h"
 
 namespace sass {

@@ -1,6 +1,6 @@
 #include "print.h"
 
-#include "../input/new_file.h"
+#include "../system/new_file.h"
 
 namespace sass {
 

@@ -143,18 +143,18 @@ class Comparison {
   bool same_values(int i, int other, State& state) const {
     const Instruction& instruction = before_.listing.code[static_cast<size_t>(i)];
     const Effect& mine = effects_before_[static_cast<size_t>(i)];
-    const Effect& its = effects_after_[static_cast<size_t>(other)];
-    bool same = mine.reads.size() == its.reads.size() && mine.writes.size() == its.writes.size();
-    for (size_t k = 0; k < std::min(mine.reads.size(), its.reads.size()); ++k) {
+    const Effect& counterpart = effects_after_[static_cast<size_t>(other)];
+    bool same = mine.reads.size() == counterpart.reads.size() && mine.writes.size() == counterpart.writes.size();
+    for (size_t k = 0; k < std::min(mine.reads.size(), counterpart.reads.size()); ++k) {
       int& held = state[static_cast<size_t>(mine.reads[k])];
       // Under a predicate the way on which a register was lost may be the one on which it is not read.
-      if (held == lost ? instruction.guard.empty() : held != unknown && held != its.reads[k]) same = false;
-      held = its.reads[k];
+      if (held == lost ? instruction.guard.empty() : held != unknown && held != counterpart.reads[k]) same = false;
+      held = counterpart.reads[k];
     }
-    for (size_t k = 0; k < std::min(mine.writes.size(), its.writes.size()); ++k) {
+    for (size_t k = 0; k < std::min(mine.writes.size(), counterpart.writes.size()); ++k) {
       const int count = width(instruction, mine.writes[k]);
       for (int n = 0; n < count; ++n) {
-        const int to = mine.writes[k] + n, now = its.writes[k] + n;
+        const int to = mine.writes[k] + n, now = counterpart.writes[k] + n;
         if (to >= registers) break;
         if (instruction.guard.empty())
           for (int& held : state)
@@ -167,10 +167,11 @@ class Comparison {
 
   bool same_places(int i, int other) const {
     const Instruction& mine = before_.listing.code[static_cast<size_t>(i)];
-    const Instruction& its = after_.listing.code[static_cast<size_t>(other)];
-    if (mine.targets.size() != its.targets.size()) return false;
+    const Instruction& counterpart = after_.listing.code[static_cast<size_t>(other)];
+    if (mine.targets.size() != counterpart.targets.size()) return false;
     for (size_t t = 0; t < mine.targets.size(); ++t)
-      if (sure(mine.targets[t]) && matching_[static_cast<size_t>(mine.targets[t])] != its.targets[t]) return false;
+      if (sure(mine.targets[t]) && matching_[static_cast<size_t>(mine.targets[t])] != counterpart.targets[t])
+        return false;
     return true;
   }
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "../input/colour.h"
-#include "../listing/kernel.h"
+#include "../loops/kernel.h"
+#include "../system/colour.h"
 
 namespace sass {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "../handovers/handovers.h"
-#include "../input/text.h"
+#include "../system/text.h"
 #include "../time/clocks.h"
 #include "../time/pressure.h"
 #include "reports.h"
@@ -302,8 +302,8 @@ std::string show_text(const Kernel& kernel, const ShowOptions& options, const Co
     if (figure.is_text ? !figure.text.empty() : figure.value != 0)
       text += " " + figure.name + " " + figure.shown() + ";";
   text += "\n\n";
-  const std::string others = tensor_memory_loops(kernel);
-  if (kernel.loops.empty()) text += others.empty() ? "no loop with WGMMAs\n" : others;
+  const std::string blackwell_loops = tensor_memory_loops(kernel);
+  if (kernel.loops.empty()) text += blackwell_loops.empty() ? "no loop with WGMMAs\n" : blackwell_loops;
   for (const WgmmaLoop& loop : kernel.loops) {
     if (loop.hot || options.all) text += loop_text(kernel, loop, options, colours) + "\n";
     else text += loop_heading(kernel, loop, colours) + "\n";

@@ -5,7 +5,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "../input/text.h"
+#include "../system/text.h"
 #include "../time/clocks.h"
 #include "hues.h"
 #include "reports.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "../listing/regions.h"
+#include "../loops/regions.h"
 #include "timeline.h"
 
 namespace sass {

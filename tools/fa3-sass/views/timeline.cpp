@@ -161,13 +161,13 @@ class Panel {
       page_.text(left, labels_y, words, look);
       taken.emplace_back(left, left + width + 4);
     };
-    const auto each = [&](bool of_groups) {
+    const auto each = [&](bool group_waits) {
       for (int p = begin_; p < end_; ++p) {
         const double middle = x(p + 0.5);
-        if (of_groups && kind(p) == Kind::wait) {
+        if (group_waits && kind(p) == Kind::wait) {
           page_.line(middle, waits_top, middle, bottom, "waits");
           label(middle, "wait<" + std::to_string(wait_count(at(p))) + ">", "wait");
-        } else if (!of_groups && (kind(p) == Kind::mbarrier_wait || kind(p) == Kind::barrier)) {
+        } else if (!group_waits && (kind(p) == Kind::mbarrier_wait || kind(p) == Kind::barrier)) {
           page_.line(middle, lanes_top, middle, bottom, "mbarriers");
           label(middle, kind(p) == Kind::barrier ? "barrier" : "mbarrier", "mbarrier");
         }

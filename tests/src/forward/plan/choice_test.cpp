@@ -223,10 +223,10 @@ TEST_CASE("short sequences have a thread block for each tile", "[plan]") {
         CHECK(rows(square(1000, seqlen, 12, head_dim), mask) == (is_wide ? 0 : 128));
       }
       // Few tiles of more keys, by the number of multiprocessors.
-      const auto most_tiles = [&](int64_t seqlen_k, int64_t of_multiprocessor) {
-        CHECK(rows({1, 100, seqlen_k, 132 * of_multiprocessor, 132 * of_multiprocessor, head_dim}, mask) == 128);
-        CHECK(rows({1, 100, seqlen_k, 132 * of_multiprocessor + 4, 132 * of_multiprocessor + 4, head_dim}, mask) == 0);
-        CHECK(rows({1, 100, seqlen_k, 132 * of_multiprocessor, 132 * of_multiprocessor, head_dim}, mask, 131) == 0);
+      const auto most_tiles = [&](int64_t seqlen_k, int64_t heads_each) {
+        CHECK(rows({1, 100, seqlen_k, 132 * heads_each, 132 * heads_each, head_dim}, mask) == 128);
+        CHECK(rows({1, 100, seqlen_k, 132 * heads_each + 4, 132 * heads_each + 4, head_dim}, mask) == 0);
+        CHECK(rows({1, 100, seqlen_k, 132 * heads_each, 132 * heads_each, head_dim}, mask, 131) == 0);
       };
       const bool is_causal = mask != FA3_MASK_NONE;
       if (head_dim <= 64 && is_causal) most_tiles(129, 5), most_tiles(256, 5);

@@ -72,13 +72,13 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
     int64_t longest = 0;
     for (int32_t tile = 0; tile < tiles; ++tile)
       longest = std::max<int64_t>(longest, unfold(problem, made, tile).blocks);
-    const RowCosts of_row = costs_of(problem, made, longest, multiprocessors);
-    among += of_row.behind.piece != fa3::costs_of(row).behind.piece;
+    const RowCosts row_costs = costs_of(problem, made, longest, multiprocessors);
+    among += row_costs.behind.piece != fa3::costs_of(row).behind.piece;
     INFO(row.name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q << " k "
                   << shape.seqlen_k << " mask " << mask << " on " << multiprocessors << ", " << tiles << " tiles");
     const auto us = [](int64_t ns) { return double(launch_time + ns) / 1e3; };
 
-    const Costs& costs = tiles <= multiprocessors ? of_row.together : of_row.behind;
+    const Costs& costs = tiles <= multiprocessors ? row_costs.together : row_costs.behind;
     Machine machine(multiprocessors);
     for (int32_t tile = 0; tile < tiles; ++tile) {
       const Unfolded it = unfold(problem, made, tile);
@@ -110,7 +110,7 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
       // Whole waves, then the list.
       const int32_t waves = made.pieces.whole_tiles / multiprocessors;
       REQUIRE((made.pieces.whole_tiles % multiprocessors == 0 && (waves == 0 || !problem.causal)));
-      const Costs& listed = waves == 0 ? of_row.together : of_row.behind;
+      const Costs& listed = waves == 0 ? row_costs.together : row_costs.behind;
       Machine last(multiprocessors);
       std::vector<Work> works;
       for (int i = 0; i < made.pieces.listed; ++i) {
@@ -139,7 +139,7 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
     const int64_t blocks = unfold(problem, made, 0).blocks;
     for (int64_t parts = 2; parts <= std::min<int64_t>({32, multiprocessors / tiles, blocks / 4}); ++parts) {
       const int64_t unit = (blocks + parts - 1) / parts, count = (blocks + unit - 1) / unit;
-      const double time = us(of_row.together.part(unit) + of_row.together.read_all(count));
+      const double time = us(row_costs.together.part(unit) + row_costs.together.read_all(count));
       if (time < 0.98 * made.whole_us && time < made.whole_us - 1.01) CHECK(made.predicted_us <= time);
       ++one_wave;
     }
@@ -286,19 +286,19 @@ TEST_CASE("every row that the library chooses has costs that rank it sensibly", 
 }
 
 TEST_CASE("rows with a window have the costs of causal ones", "[cost]") {
-  int of_window = 0;
+  int windows = 0;
   for (const ForwardRow& row : forward_rows) {
     if (row.mask != Mask::window) continue;
     ForwardRow causal = row;
     causal.mask = Mask::causal;
-    const RowCosts costs = fa3::costs_of(row), of_causal = fa3::costs_of(causal);
+    const RowCosts costs = fa3::costs_of(row), causal_costs = fa3::costs_of(causal);
     INFO(row.name);
-    CHECK((costs.together.block == of_causal.together.block && costs.together.piece == of_causal.together.piece));
-    CHECK((costs.behind.write == of_causal.behind.write && costs.behind.read == of_causal.behind.read));
-    CHECK(costs.among == of_causal.among);
-    ++of_window;
+    CHECK((costs.together.block == causal_costs.together.block && costs.together.piece == causal_costs.together.piece));
+    CHECK((costs.behind.write == causal_costs.behind.write && costs.behind.read == causal_costs.behind.read));
+    CHECK(costs.among == causal_costs.among);
+    ++windows;
   }
-  CHECK(of_window > 0);
+  CHECK(windows > 0);
 }
 
 TEST_CASE("blocks take at least as long as memory", "[cost]") {
@@ -312,8 +312,8 @@ TEST_CASE("blocks take at least as long as memory", "[cost]") {
       CHECK(cached.time(65536, busy) == 65536 * busy / 6000);
       CHECK(memory.time(65536, busy) == 65536 * busy / 4513);
     }
-    const int64_t of_one = takes_turns ? 76 : 60;
-    CHECK((cached.time(65536, 1) == 65536 / of_one && memory.time(65536, 56) == 65536 / of_one));
+    const int64_t block_time = takes_turns ? 76 : 60;
+    CHECK((cached.time(65536, 1) == 65536 / block_time && memory.time(65536, 56) == 65536 / block_time));
   }
   // Decoding, as long as K and V take, and a little more: 134 MB in 512 whole tiles, or 34 MB in 8 that are split.
   for (const int64_t batch : {64, 1}) {

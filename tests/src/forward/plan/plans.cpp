@@ -148,16 +148,16 @@ void check_pieces(const ForwardProblem& problem, const RowPlan& plan) {
     REQUIRE(slots.insert(slot).second);
   }
   for (int32_t n = 0; n < listed_tiles; ++n) {
-    auto& of_tile = parts[size_t(n)];
+    auto& works = parts[size_t(n)];
     const bool packs = forward_row(plan.row).packs_heads();
-    REQUIRE((!of_tile.empty() && of_tile.size() <= size_t(packs ? Listed::most_packed_parts : Listed::most_parts)));
-    std::sort(of_tile.begin(), of_tile.end(), [](const Work& a, const Work& b) { return a.part < b.part; });
+    REQUIRE((!works.empty() && works.size() <= size_t(packs ? Listed::most_packed_parts : Listed::most_parts)));
+    std::sort(works.begin(), works.end(), [](const Work& a, const Work& b) { return a.part < b.part; });
     int begin = 0;
-    for (size_t i = 0; i < of_tile.size(); ++i) {
-      REQUIRE((of_tile[i].part == int(i) && of_tile[i].parts == int(of_tile.size())));
-      REQUIRE(of_tile[i].slot == of_tile[0].slot);
-      REQUIRE(of_tile[i].begin == begin);
-      begin = of_tile[i].end;
+    for (size_t i = 0; i < works.size(); ++i) {
+      REQUIRE((works[i].part == int(i) && works[i].parts == int(works.size())));
+      REQUIRE(works[i].slot == works[0].slot);
+      REQUIRE(works[i].begin == begin);
+      begin = works[i].end;
     }
     REQUIRE(begin == unfold(problem, plan, pieces.whole_tiles + n).blocks);
   }
@@ -180,9 +180,9 @@ void check_workspace(const ForwardProblem& problem, const RowPlan& plan, int mul
   // Of each of a part's rows O, and m and l for each of the lanes that share it, or with packed heads once, in float32.
   // Then there are no more rows than a head has, rounded up to whole units.
   const size_t sums = row.packs_heads() ? 4 : 8;
-  const int64_t of_head = rows_of(problem, row);
-  const int64_t unit = row.slot_unit(), whole = (of_head + unit - 1) / unit * unit;
-  const int64_t slot_rows = row.packs_heads() && of_head < row.Br ? whole : row.Br;
+  const int64_t head_rows = rows_of(problem, row);
+  const int64_t unit = row.slot_unit(), whole = (head_rows + unit - 1) / unit * unit;
+  const int64_t slot_rows = row.packs_heads() && head_rows < row.Br ? whole : row.Br;
   CHECK(layout.bytes == layout.partials + size_t(plan.slots * slot_rows) * 4 * (size_t(row.dv) + sums));
   CHECK(layout.bytes <= most_workspace(row, multiprocessors));
 }

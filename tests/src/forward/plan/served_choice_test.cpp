@@ -24,7 +24,7 @@ const ForwardRow& row_for(const fa3_forward_params& p, int multiprocessors = 132
   return forward_row(plan(problem, fit_of(problem), assumed_card(multiprocessors)).forward.row);
 }
 
-ServedShape of_heads(ServedShape shape, int64_t heads, int64_t heads_kv, int64_t head_dim) {
+ServedShape with_heads(ServedShape shape, int64_t heads, int64_t heads_kv, int64_t head_dim) {
   shape.heads = heads, shape.heads_kv = heads_kv, shape.head_dim = shape.head_dim_v = head_dim;
   return shape;
 }
@@ -38,7 +38,7 @@ TEST_CASE("the rows that a served problem may run on", "[plan][served]") {
       for (const int64_t max_q : {1, 64, 65, 3000}) {
         ServedShape shape{.batch = 3, .max_q = max_q, .total_q = 2 * max_q + 1, .max_k = 5000, .total_k = 9000};
         if (max_q == 65) shape.total_q = 3 * 65;
-        const fa3_forward_params p = packed_call(of_heads(shape, 12, 4, head_dim), dtype);
+        const fa3_forward_params p = packed_call(with_heads(shape, 12, 4, head_dim), dtype);
         const Fit fits = fit_of(problem_of(p));
         REQUIRE((fits.count >= 1 && fits.count <= Fit::most && fits.v_tiles_row == -1));
         std::set<int> dims[2];
@@ -63,7 +63,7 @@ TEST_CASE("the rows that a served problem may run on", "[plan][served]") {
 
 TEST_CASE("heads are packed where queries are few, also among sequences with many", "[plan][served]") {
   const auto packs = [](int64_t batch, int64_t max_q, int64_t total_q, int64_t heads = 32, int64_t heads_kv = 4) {
-    return row_for(paged_call(16, 50000, of_heads({.batch = batch, .max_q = max_q, .total_q = total_q, .max_k = 8192},
+    return row_for(paged_call(16, 50000, with_heads({.batch = batch, .max_q = max_q, .total_q = total_q, .max_k = 8192},
                                                   heads, heads_kv, 128))).packs_heads();
   };
   CHECK(packs(64, 1, 64));
@@ -86,7 +86,7 @@ TEST_CASE("heads are packed where queries are few, also among sequences with man
 
 TEST_CASE("tiles are as large as the average sequence fills them", "[plan][served]") {
   const auto rows_for = [](int64_t batch, int64_t max_q, int64_t average, int64_t keys) {
-    return row_for(packed_call(of_heads({.batch = batch, .max_q = max_q, .total_q = batch * average, .max_k = keys,
+    return row_for(packed_call(with_heads({.batch = batch, .max_q = max_q, .total_q = batch * average, .max_k = keys,
                                          .total_k = batch * keys}, 16, 16, 128))).Br;
   };
   CHECK(rows_for(8, 2048, 2048, 2048) == 192);
@@ -96,7 +96,7 @@ TEST_CASE("tiles are as large as the average sequence fills them", "[plan][serve
   CHECK(rows_for(16, 8192, 200, 8192) == 128);
   // Few rows of packed heads fill a small tile, more a larger one.
   const auto packed_rows_for = [](int64_t queries) {
-    return row_for(paged_call(64, 50000, of_heads({.batch = 16, .max_q = queries, .total_q = 16 * queries,
+    return row_for(paged_call(64, 50000, with_heads({.batch = 16, .max_q = queries, .total_q = 16 * queries,
                                                    .max_k = 8192}, 32, 4, 128))).Br;
   };
   CHECK((packed_rows_for(1) == 64 && packed_rows_for(16) == 128));
@@ -109,7 +109,7 @@ TEST_CASE("with batch invariance the row does not depend on lengths", "[plan][se
       for (const int64_t batch : {1, 7, 300})
         for (const int64_t max_q : {1, 64, 65, 5000})
           for (const int64_t max_k : {1, 500, 100000}) {
-            fa3_forward_params p = packed_call(of_heads({.batch = batch, .max_q = max_q, .total_q = batch * max_q,
+            fa3_forward_params p = packed_call(with_heads({.batch = batch, .max_q = max_q, .total_q = batch * max_q,
                                                          .max_k = max_k, .total_k = batch * max_k}, 32, heads_kv,
                                                         head_dim));
             p.flags = FA3_FLAG_BATCH_INVARIANT;
@@ -143,11 +143,11 @@ TEST_CASE("a plan for other pointers is remembered, and one for other numbers is
 
   // Right after the plan of a call that differs in one number only, and in a thread that has planned nothing.
   const auto differ = [&](const fa3_forward_params& a, const fa3_forward_params& b) {
-    const auto of_a = numbers(planned_for(a)), of_b = numbers(planned_for(b));
-    auto fresh = of_a;
+    const auto plan_a = numbers(planned_for(a)), plan_b = numbers(planned_for(b));
+    auto fresh = plan_a;
     std::thread([&] { fresh = numbers(planned_for(b)); }).join();
-    CHECK(of_b == fresh);
-    CHECK(of_a != of_b);
+    CHECK(plan_b == fresh);
+    CHECK(plan_a != plan_b);
   };
   for (const ServedShape& shape : {ServedShape{.max_q = 100}, ServedShape{.total_q = 900}, ServedShape{.max_k = 100},
                                    ServedShape{.total_k = 2000}, ServedShape{.batch = 9}, ServedShape{.heads = 12}})
@@ -174,7 +174,7 @@ TEST_CASE("more than the kernels can count is refused", "[plan][served]") {
     Fit made;
     return fit(problem, made);
   };
-  ForwardProblem problem = problem_of(packed_call(of_heads({}, 4, 2, 128)));
+  ForwardProblem problem = problem_of(packed_call(with_heads({}, 4, 2, 128)));
   problem.batch = INT32_MAX - 65536, problem.total_q = -1, problem.seqlen_q = 1000;
   CHECK(status(problem) == FA3_ERROR_UNSUPPORTED);
   problem.batch = 1000000;
