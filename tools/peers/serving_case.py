@@ -56,6 +56,7 @@ class Case:
         else:
             self.cu_k = sums(self.lengths_k)
         self.q = self.normal(sum(self.lengths), self.heads, self.d)
+        self.device = self.q.device
         if self.softcap:
             self.q *= 4
         self.k = self.keys(rows_k, self.d)

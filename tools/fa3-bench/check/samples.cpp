@@ -41,7 +41,11 @@ std::string wrong(const char* what, const Place& place, double is, double should
 
 Vector read_row(const void* tensor, int64_t at, int64_t count, fa3_dtype dtype, int64_t period) {
   Vector row(static_cast<size_t>(count));
-  for (size_t c = 0; c < row.size(); ++c) row[c] = tools::read_element(tensor, (at + int64_t(c)) % period, dtype);
+  at %= period;
+  for (double& x : row) {
+    x = tools::read_element(tensor, at, dtype);
+    if (++at == period) at = 0;
+  }
   return row;
 }
 

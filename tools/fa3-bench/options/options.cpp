@@ -147,11 +147,11 @@ class CommandLine {
                           "So many keys before its own a query sees, with --causal 0 also behind it"),
                add_number(app_, "--chunk", served.chunk, 1, most_length,
                           "A query sees keys of its own chunk of so many positions"),
-               app_.add_option("--softcap", served.softcap, "Scores are capped")
+               app_.add_option("--softcap", served.softcap, "Scores become X tanh(score / X)")
                    ->check(validator(real()))
                    ->type_name("X"),
-               add_flag(app_, "--sinks", served.sinks, "One for each head"),
-               add_flag(app_, "--alibi", served.alibi, "A slope for each head"),
+               add_flag(app_, "--sinks", served.sinks, "A sink for each head"),
+               add_flag(app_, "--alibi", served.alibi, "A slope for each head, from 2^(-8 / heads) to 2^-8"),
                add_flag(app_, "--e4m3-cache", served.e4m3_cache, "K and V in e4m3 under Q of 16 bits")};
   }
 

@@ -9,12 +9,12 @@
 namespace fa3::bench {
 
 const char* const batches_format =
-    "Points from a file, in place of --set: batches as a server had them. An object of JSON, or an array of such,\n"
-    "with heads, head_dim and lengths (queries of each sequence), and what else there is of lengths_k (keys of each),\n"
-    "dtype, head_dim_v, kv_heads, causal (true unless it says false), page, window, chunk, softcap, sinks, alibi,\n"
-    "e4m3_cache, as the options of these names, and name. Such as\n"
-    "{\"heads\": 32, \"kv_heads\": 8, \"head_dim\": 128, \"lengths\": [1, 1, 512], \"lengths_k\": [9000, 17, 4608],\n"
-    "\"page\": 16}";
+    "Points from a file, in place of --set: batches as a server had them, an object of JSON or an\n"
+    "array of such, with heads, head_dim and lengths (queries of each sequence), and what else there\n"
+    "is of lengths_k (keys of each), dtype, head_dim_v, kv_heads, causal (true unless it says false),\n"
+    "page, window, chunk, softcap, sinks, alibi, e4m3_cache, as the options of these names, and name:\n"
+    "{\"heads\": 32, \"kv_heads\": 8, \"head_dim\": 128, \"page\": 16,\n"
+    " \"lengths\": [1, 1, 512], \"lengths_k\": [9000, 17, 4608]}";
 
 namespace {
 

@@ -170,6 +170,7 @@ std::vector<Point> packed_documents() {
   add("varlen", "one 32768, 64 of 128", one_long, usual);
   add("varlen", "mixed 16k", mixed_documents(16384), {64, 8, 64});
   add("varlen", "mixed 64k", mixed_documents(65536), {16, 8, 256});
+  add("doc", "mixed 16k", mixed_documents(16384), usual);  // again, beside peers that mask one long sequence
   add("doc", "16 x 1024", same(16, 1024), usual);
   return points;
 }
