@@ -185,7 +185,8 @@ TEST_CASE("reports tell what is served") {
   CHECK_THAT(csv, ContainsSubstring(",128,lengths 33 of 1 to 512 lengths_k 33 of 1320 to 32768 page 16,mixed,"
                                     "33 seq; q 1..512 on 1320..32768 page 16 32/8 d128,"));
   CHECK_THAT(csv, ContainsSubstring("\nfwd,bf16,128,0,4,8448,16,16,") && ContainsSubstring(",128,,,,2768.2\n"));
-  CHECK_THAT(printed(report, &Report::print_table), ContainsSubstring(" page 16: 33 seq; q 1..512"));
+  CHECK_THAT(printed(report, &Report::print_table),
+             ContainsSubstring(" lengths_k 33 of 1320 to 32768 page 16: 33 seq; q 1..512"));
   const auto list = nlohmann::json::parse(printed(report, &Report::print_list))["points"];
   CHECK((list[0]["served"]["lengths"].size() == 33 && list[0]["served"]["page"] == 16 && list[6]["served"].is_null()));
   CHECK(list[0]["served"]["kind"] == "mixed");

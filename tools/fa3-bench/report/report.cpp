@@ -26,6 +26,18 @@ void Report::print_overhead(FILE* out) const {
                  overhead->median_us, overhead->min_us, overhead->p99_us, overhead->calls, overhead->launch_us);
 }
 
+// " lengths 1,512 lengths_k 300,4608", "" of batches.
+static std::string lengths_of(const Point& p) {
+  if (!p.packed_q()) return "";
+  const std::string keys = p.served.lengths_k == p.served.lengths ? "" : " lengths_k " + listed(p.served.lengths_k);
+  return " lengths " + listed(p.served.lengths) + keys;
+}
+
+static std::string call_of(const Point& p) {
+  const std::string call = lengths_of(p) + p.served.words();
+  return call.empty() ? "" : call.substr(1);
+}
+
 void Report::print_table(FILE* out) const {
   std::fprintf(
       out, "%s, %d SMs, %.0f MHz at most: matrix peak %.0f TFLOP/s. %d ms idle, %d warm-ups, %d runs, %d pass%s.\n",
@@ -55,8 +67,8 @@ void Report::print_table(FILE* out) const {
     if (protocol.clock)
       std::fprintf(out, " %5.0f %7.1f%%", r.clock_mhz,
                    r.clock_mhz > 0 ? 100 * r.tflops() / peak(r, r.clock_mhz) : 0);
-    std::fprintf(out, "  %s%s%s%s\n", r.kernel.c_str(), p.form().c_str(), p.served.name.empty() ? "" : ": ",
-                 p.served.name.c_str());
+    std::fprintf(out, "  %s%s%s", r.kernel.c_str(), lengths_of(p).c_str(), p.form().c_str());
+    std::fprintf(out, "%s%s\n", p.served.name.empty() ? "" : ": ", p.served.name.c_str());
     auto& [log_sum, count] = groups[p.kind() + p.form() + (p.library_chooses() ? "" : " " + p.kernel)];
     log_sum += std::log(r.tflops());
     ++count;
@@ -73,15 +85,6 @@ static const char* const csv_columns =
     "spread,passes,reps,v,scales,two_level,head_dim_v";
 // Behind them, where a call is served: what it has, its kind and name in tests/records, and the speed of its memory.
 static const char* const served_columns = ",call,kind,name,gbytes_s";
-
-// Lengths are not among the columns.
-static std::string call_of(const Point& p) {
-  const std::string lengths = p.packed_q() ? "lengths " + listed(p.served.lengths) : "";
-  const std::string keys =
-      p.served.lengths_k == p.served.lengths ? "" : " lengths_k " + listed(p.served.lengths_k);
-  const std::string call = lengths + keys + p.served.words();
-  return call.substr(call.starts_with(' '));
-}
 
 static std::string kind_of(const Point& p) {
   return p.served.kind.empty() ? "" : p.served.kind + (p.is_backward() ? "_bwd" : "");
