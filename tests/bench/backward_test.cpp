@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "../../tools/fa3-bench/kernels.h"
+#include "../../tools/fa3-bench/points/kernels.h"
 #include "bench_test.h"
 #include "params.h"
 
@@ -61,9 +61,9 @@ TEST_CASE("parameters of the backward pass are those of the forward pass, and it
   Point p{FA3_DTYPE_FP16, 64, true, 2, 100, 130, 8, 4, "fa3_bwd_some"};
   p.direction = Direction::backward;
   char memory[9];
-  const fa3_forward_params forward = p.params(&memory[0], &memory[1], &memory[2], &memory[3], &memory[4], nullptr);
+  const fa3_forward_params forward = p.params({&memory[0], &memory[1], &memory[2], &memory[3], &memory[4]});
   CHECK(forward.kernel == nullptr);  // the name is of a backward kernel
-  const fa3_backward_params params = p.backward_params(forward, &memory[5], &memory[6], &memory[7], &memory[8]);
+  const fa3_backward_params params = p.backward_params(forward, {&memory[5], &memory[6], &memory[7], &memory[8]});
   const auto same = [](const fa3_tensor& tensor, const fa3_tensor& shape, const char* data) {
     return tensor.data == data && tensor.dtype == shape.dtype && tensor.rank == shape.rank &&
            std::equal(tensor.dim, tensor.dim + tensor.rank, shape.dim) &&

@@ -1,11 +1,12 @@
 // The benchmark's runs of both directions, on the simulated driver: right results are timed, wrong ones are not.
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 
-#include "combine.h"
-#include "measure.h"
-#include "points.h"
+#include "measure/append.h"  // not that of the simulated driver
+#include "measure/combine.h"
+#include "measure/measure.h"
+#include "points/points.h"
 #include "simulated_cuda.h"
-#include "tools/fa3-bench/append.h"  // not that of the simulated driver
 
 namespace fa3::bench {
 
@@ -66,6 +67,66 @@ TEST_CASE("a point whose kernel does nothing is not timed, all others are") {
     CHECK((!results[0].checked && results[0].pass_medians.empty()));
     for (size_t i = 1; i < results.size(); ++i) CHECK((results[i].checked && results[i].pass_medians.size() == 2));
   }
+}
+
+static Point small(int64_t batch, int64_t seqlen, int64_t seqlen_k) {
+  return {FA3_DTYPE_BF16, 64, true, batch, seqlen, seqlen_k, 4, 2, {}};
+}
+
+// A point of each kind of served call, as small as the simulated driver likes them.
+static std::vector<Point> served_points() {
+  std::vector<Point> points;
+  const auto add = [&](std::vector<int64_t> lengths, std::vector<int64_t> lengths_k) -> Served& {
+    points.push_back(small(int64_t(lengths.size()), std::ranges::max(lengths), std::ranges::max(lengths_k)));
+    points.back().served.lengths = std::move(lengths), points.back().served.lengths_k = std::move(lengths_k);
+    return points.back().served;
+  };
+  add({17, 0, 40}, {17, 0, 40});
+  add({17, 0, 40}, {30, 5, 40}).sinks = true;
+  add({1, 1, 20}, {70, 5, 50}).page = 16;
+  add({20, 30}, {20, 30}).window = 9;
+  add({20, 30}, {20, 30}).chunk = 8;
+  add({20, 30}, {20, 30}).softcap = 2;
+  add({20, 30}, {20, 30}).alibi = true;
+  points.push_back(small(2, 3, 40));
+  points.back().served.page = 16, points.back().served.e4m3_cache = true;
+  points.push_back(small(2, 1, 40));
+  points.back().served.page = 16, points.back().kv_heads = 1;
+  points.back().head_dim = 576, points.back().head_dim_v = 512;
+  return points;
+}
+
+static std::vector<Point> served_backward_points() {
+  std::vector<Point> points;
+  for (Point& p : served_points())
+    if (!p.served.page) points.emplace_back(p).direction = Direction::backward;
+  return points;
+}
+
+TEST_CASE("served calls are checked and timed, planned before or in the call, with a cold cache or not") {
+  Protocol protocol;
+  protocol.idle_ms = 0, protocol.warmups = 0, protocol.reps = 1, protocol.checked_rows = 60;
+  for (const auto& points : {served_points(), served_backward_points()})
+    for (const bool other : {false, true}) {
+      protocol.plan_in_call = protocol.cold = other;
+      Bench bench(protocol, points);
+      for (Result& result : planned(points, 132)) {
+        INFO(result.point.label());
+        bench.run(result);
+        CHECK(result.problem == "");
+        CHECK((result.checked && result.tflops() > 0 && result.gbytes() > 0));
+      }
+    }
+}
+
+TEST_CASE("a served call whose kernel does nothing is not timed") {
+  auto points = served_points();
+  points.resize(3);
+  auto results = planned(points, 132);
+  test::simulate(test::Fault::nothing_done, 0);
+  results = run(std::move(results));
+  CHECK(results[0].problem == "an element of o was not written");
+  CHECK((results[0].pass_medians.empty() && results[1].checked && results[2].checked));
 }
 
 TEST_CASE("a point that the library refuses is not run") {

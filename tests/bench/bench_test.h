@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../tools/fa3-bench/options.h"
-#include "../../tools/fa3-bench/report.h"
+#include "../../tools/fa3-bench/options/options.h"
+#include "../../tools/fa3-bench/report/report.h"
 
 namespace fa3::bench {
 

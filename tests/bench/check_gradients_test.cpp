@@ -7,7 +7,7 @@
 #include <limits>
 #include <tuple>
 
-#include "../../tools/fa3-bench/check_gradients.h"
+#include "../../tools/fa3-bench/check/check_gradients.h"
 #include "half.h"
 #include "params.h"
 #include "random.h"
@@ -33,10 +33,10 @@ struct Computed {
                                              : p.o_elements()));
       tools::fill_normal(++seed, t->data(), t->size(), p.dtype);
     }
-    const fa3_forward_params forward = point.params(q.data(), k.data(), v.data(), o.data(), lse.data(), nullptr);
+    const fa3_forward_params forward = point.params({q.data(), k.data(), v.data(), o.data(), lse.data()});
     REQUIRE(fa3_reference_forward(&forward, 1) == FA3_OK);
     const fa3_backward_params gradients =
-        point.backward_params(forward, dout.data(), dq.data(), dk.data(), dv.data());
+        point.backward_params(forward, {dout.data(), dq.data(), dk.data(), dv.data()});
     REQUIRE(fa3_reference_backward(&gradients, 1) == FA3_OK);
   }
 

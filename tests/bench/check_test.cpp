@@ -5,8 +5,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 
-#include "../../tools/fa3-bench/check.h"
-#include "../../tools/fa3-bench/fp8.h"
+#include "../../tools/fa3-bench/check/check.h"
+#include "../../tools/fa3-bench/measure/fp8.h"
 #include "bench_test.h"
 #include "half.h"
 #include "random.h"
@@ -27,7 +27,7 @@ TEST_CASE("the check of e4m3 finds errors beyond its roundings") {
   std::vector<float> lse(size_t(point.batch * point.heads * point.seqlen));
   Point exact = point;
   exact.dtype = FA3_DTYPE_FP32;
-  auto params = exact.params(floats[0].data(), floats[1].data(), floats[2].data(), o.data(), lse.data(), nullptr);
+  auto params = exact.params({floats[0].data(), floats[1].data(), floats[2].data(), o.data(), lse.data()});
   params.o.dtype = FA3_DTYPE_BF16;
   REQUIRE(fa3_reference_forward(&params, 1) == FA3_OK);
   const HostTensors host{inputs[0].data(), inputs[1].data(), inputs[2].data(), o.data(), lse.data()};
@@ -63,7 +63,7 @@ TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not 
   }
   std::vector<float> lse(size_t(point.batch * point.heads * point.seqlen));
   const auto params =
-      point.params(tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data(), nullptr);
+      point.params({tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data()});
   REQUIRE(fa3_reference_forward(&params, 1) == FA3_OK);
   const HostTensors host{tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data()};
   const auto verdict = [&] { return check_rows(point, host, 2000, 7); };

@@ -1,7 +1,7 @@
 // Inputs of 8 bits.
 #include <catch2/catch_test_macros.hpp>
 
-#include "../../tools/fa3-bench/fp8.h"
+#include "../../tools/fa3-bench/measure/fp8.h"
 #include "bench_test.h"
 #include "half.h"
 #include "random.h"

@@ -5,7 +5,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <stdexcept>
 
-#include "../../tools/fa3-bench/kernels.h"
+#include "../../tools/fa3-bench/points/kernels.h"
 #include "bench_test.h"
 #include "params.h"
 
@@ -94,7 +94,21 @@ TEST_CASE("wrong words and missing values are refused by name") {
       {{"--set", "grid,extra", "--scales", "head"}, "--scales has no meaning"},
       {{"--reference", "--two-level", "1"}, "--two-level"},
       {{"--plan", "--multiprocessors", "0"}, "\"0\""},
-      {{"--lengths", "17,300"}, "--lengths has no meaning without --plan"},
+      {{"--batches", "batches.txt"}, "batches.txt"},
+      {{"--batches", "-"}, "no file's name"},
+      {{"--batches", "none.json"}, "none.json cannot be read"},
+      {{"--page", "0"}, "\"0\""},
+      {{"--window", "-1"}, "\"-1\""},
+      {{"--window", "5", "--chunk", "5"}, "a window or a chunk"},
+      {{"--softcap", "0"}, "\"0\""},
+      {{"--softcap", "x"}, "\"x\""},
+      {{"--sinks=1"}, "--sinks"},
+      {{"--set", "grid", "--sinks"}, "--set has no meaning beside --sinks"},
+      {{"--overhead", "--alibi"}, "--alibi"},
+      {{"--append", "--cold"}, "--cold"},
+      {{"--list", "--plan-in-call"}, "--plan-in-call"},
+      {{"--direction", "bwd", "--page", "16"}, "pages have no backward pass"},
+      {{"--direction", "bwd", "--e4m3-cache"}, "e4m3 has no backward pass"},
       {{"--plan", "--lengths-k", "17,300"}, "--lengths-k has no meaning without --lengths"},
       {{"--plan", "--lengths", "17,300", "--lengths-k", "5"}, "--lengths-k has 1 lengths, but --lengths 2"},
       {{"--plan", "--lengths", "17,-1"}, "\"-1\""},

@@ -3,8 +3,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <set>
 
-#include "../../tools/fa3-bench/kernels.h"
-#include "../../tools/fa3-bench/plans.h"
+#include "../../tools/fa3-bench/plans/plans.h"
+#include "../../tools/fa3-bench/points/kernels.h"
 #include "bench_test.h"
 #include "params.h"
 
@@ -62,8 +62,7 @@ TEST_CASE("plans of decoding follow from the card") {
 TEST_CASE("plans of packed sequences show what the device would make of their lengths") {
   const auto plan = [](std::vector<std::string> arguments, bool pieces) {
     for (const char* word : {"--plan", "--head-dim=128", "--heads=8", "--kv-heads=2"}) arguments.push_back(word);
-    const Options options = parse(arguments);
-    return show_plans(options.selection.points(), {options.lengths, options.lengths_k}, 132, pieces);
+    return show_plans(parse(arguments).selection.points(), assumed_card(132), pieces);
   };
   const Plans causal = plan({"--lengths=17,4096,300,0", "--causal=1"}, true);
   CHECK(causal.refused == 0);
@@ -84,10 +83,12 @@ TEST_CASE("plans of packed sequences show what the device would make of their le
   const Plans full = plan({"--lengths=1000,4096", "--causal=0"}, true);
   CHECK_THAT(full.text, ContainsSubstring("\n    sequence 1, query blocks 0 to 31, blocks 0 to 31\n"));
   CHECK_THAT(plan({"--lengths=1000,4096", "--causal=0"}, false).text, !ContainsSubstring("sequence 1"));
-  CHECK(plan({"--lengths=0,0", "--causal=0"}, true).refused == 0);
+  const Plans nothing = plan({"--lengths=0,0", "--causal=0"}, true);
+  CHECK((nothing.refused == 0 && nothing.text.find("\n  there is nothing to compute\n") != std::string::npos));
+  CHECK(plan({"--lengths=3,5", "--lengths-k=0,0", "--causal=0"}, true).refused == 0);
   const Plans many = plan({"--lengths=1,1", "--lengths-k=700000000,700000000", "--causal=0"}, false);
   CHECK(many.refused == 1);
-  CHECK_THAT(many.text, ContainsSubstring("\n  the lengths are too many: "));
+  CHECK_THAT(many.text, ContainsSubstring("\n  the library refuses it: k.dim[0] (rows) is 1400000000"));
 }
 
 }  // namespace fa3::bench

@@ -5,7 +5,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <set>
 
-#include "../../tools/fa3-bench/kernels.h"
+#include "../../tools/fa3-bench/points/kernels.h"
 #include "bench_test.h"
 
 namespace fa3::bench {
@@ -112,7 +112,7 @@ TEST_CASE("a grid of one's own") {
                                  "100", "--seqlen-k", "300", "--heads", "8", "--kv-heads", "2"});
   REQUIRE(points.size() == 1);
   CHECK(points[0].label() == "bf16 d128 causal batch 2 seqlen 100 heads 8/2 seqlen_k 300");
-  CHECK(points[0].visible_keys(0) == 201);
+  CHECK(points[0].seen(0, 0).end == 201);
   CHECK_THAT(points[0].flop(), WithinRel(4.0 * 128 * 8 * 2 * (201 + 300) * 50, 1e-12));
   CHECK(points_of({"--dtype", "fp16,bf16"}).size() == 72);
   CHECK(labels(points_of({"--dtype", "fp16", "--head-dim", "128"})) == labels(points_of({"--set", "fp16"})));
@@ -148,7 +148,7 @@ TEST_CASE("points of e4m3 run in every form that is asked for") {
 TEST_CASE("a point's parameters have its form") {
   Point p{FA3_DTYPE_E4M3, 64, true, 2, 100, 130, 8, 4, {}};
   float ones[1];
-  const auto params = [&] { return p.params(nullptr, nullptr, nullptr, nullptr, nullptr, ones); };
+  const auto params = [&] { return p.params({.scales = ones}); };
   const auto dims = [](const fa3_tensor& t) { return std::vector<int64_t>(t.dim, t.dim + t.rank); };
   using Dims = std::vector<int64_t>;
   CHECK((params().q.dtype == FA3_DTYPE_E4M3 && params().o.dtype == FA3_DTYPE_BF16 && params().flags == 0));

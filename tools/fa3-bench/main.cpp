@@ -4,13 +4,13 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "append.h"
-#include "combine.h"
-#include "measure.h"
-#include "options.h"
-#include "plans.h"
-#include "reference.h"
-#include "report.h"
+#include "check/reference.h"
+#include "measure/append.h"
+#include "measure/combine.h"
+#include "measure/measure.h"
+#include "options/options.h"
+#include "plans/plans.h"
+#include "report/report.h"
 
 namespace fa3::bench {
 
@@ -61,10 +61,7 @@ static int run(const Options& options) {
     return 0;
   }
   if (options.plan) {
-    const SequenceLengths lengths{options.lengths, options.lengths_k};
-    const Card card = card_of(options);
-    const Plans plans = lengths.q.empty() ? show_plans(points, card, options.pieces)
-                                          : show_plans(points, lengths, card.multiprocessors, options.pieces);
+    const Plans plans = show_plans(points, card_of(options), options.pieces);
     std::fputs(plans.text.c_str(), stdout);
     return plans.refused == points.size();
   }

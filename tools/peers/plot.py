@@ -4,9 +4,10 @@ figure5-bf16.svg, figure5-fp16.svg, and for e4m3 figure7-fp8.svg; of the backwar
 
 Six panels (head dimension 64, 128, 256; without and with causal mask), bars grouped by sequence length. Taken are the
 rows of the paper's grid: 16384 tokens, hidden size 2048, as many keys as queries and key heads as query heads; others
-may stand in the same file, among them those of e4m3 with other scales than one for a tensor or with two-level sums. V
-as tiles has a bar of its own, from rows of fa3-bench or the column `tiles` of peers.py. Peers without a figure in those
-rows are left out. The title names the card that the rows name. The same CSV gives the same bytes.
+may stand in the same file, among them those of e4m3 with other scales than one for a tensor or with two-level sums,
+and served calls, which plot_serving.py draws. V as tiles has a bar of its own, from rows of fa3-bench or the column
+`tiles` of peers.py. Peers without a figure in those rows are left out. The title names the card that the rows name.
+The same CSV gives the same bytes.
 """
 
 import argparse
@@ -30,6 +31,9 @@ SERIES = (
     ("standard_tflops", "Standard attention", "#999999"),
 )
 
+
+# Text stays text, and the names of the elements depend on nothing but the drawing.
+SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "libfa3", "font.sans-serif": "DejaVu Sans", "backend": "svg"}
 
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 
@@ -73,7 +77,7 @@ def read(path):
         drawn = row["direction"] in DIRECTIONS and head_dim in HEAD_DIMS and causal in (0, 1) and seqlen in SEQLENS
         like_grid = batch * seqlen == TOKENS and heads * head_dim == HIDDEN
         like_grid = like_grid and (kv_heads, seqlen_k, head_dim_v) == (heads, seqlen, head_dim)
-        plain = (row.get("scales") or "tensor", row.get("two_level") or "0") == ("tensor", "0")
+        plain = (row.get("scales") or "tensor", row.get("two_level") or "0") == ("tensor", "0") and not row.get("call")
         if not (drawn and like_grid and plain and values):
             others += 1
             continue
@@ -134,9 +138,7 @@ def draw(points, what, title, path):
     import matplotlib
 
     matplotlib.use("svg")
-    # Text stays text, and the names of the elements depend on nothing but the drawing.
-    settings = {"svg.fonttype": "none", "svg.hashsalt": "libfa3", "font.sans-serif": "DejaVu Sans"}
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **settings, "backend": "svg"}):
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS}):
         from matplotlib import pyplot
         from matplotlib.patches import Patch
 
