@@ -47,6 +47,9 @@ from ._abi import (
 from ._arrays import Quantized, scale_dims, tile_dims
 from ._documents import documents
 from ._install import install, register_sdpa
+from ._machine import is_available
+
+__version__ = "0.2.0"
 
 # What help(fa3) shows. It would show classes before the functions, with all that they inherit: those have their own
 # help, as in help(fa3.Library).
@@ -54,7 +57,7 @@ __all__ = [
     *("attention", "attention_fp8", "forward", "forward_schedule", "backward", "quantize", "append", "combine"),
     "preload",
     *("documents", "install", "register_sdpa", "register_transformers", "register_diffusers"),
-    *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
+    *("is_available", "kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
     *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "FLAG_CENTERED_K"),
     *("FLAG_ACCUMULATE", "QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED", "APPEND_ROTARY_INTERLEAVED"),
