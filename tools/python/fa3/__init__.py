@@ -5,10 +5,8 @@
     o = fa3.forward(q, k_cache, v_cache, causal=True, page_table=page_table, seqused_k=lengths)  # and packed sequences
 
 Tensors of torch on a CUDA device are worked on by kernels on torch's current stream, tensors on the CPU and NumPy
-arrays by the reference: in float64, slow. fa3.h is the manual. What the library refuses is InvalidArgument, a
-ValueError, or Unsupported, a NotImplementedError, by the argument's name; other failures are Fa3Error. Call `preload`
-before a CUDA graph is captured. `install` puts functions in the places of those of FlashAttention-2, -3, -4, vLLM or
-FlashMLA; fa3.distributed spreads tokens over GPUs. `load` or FA3_LIBRARY names a library."""
+arrays by the reference: in float64, slow. fa3.h is the manual. What the library refuses is InvalidArgument (ValueError)
+or Unsupported (NotImplementedError); other failures are Fa3Error. fa3.distributed spreads tokens over GPUs."""
 
 from __future__ import annotations
 

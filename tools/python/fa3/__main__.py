@@ -9,7 +9,8 @@ import collections
 import importlib.metadata
 import sys
 
-from . import __version__, _abi, _machine, _selftest
+from . import __version__, _abi, _machine
+from ._machine import selftest
 
 KINDS = {_abi.KERNEL_FORWARD: "forward", _abi.KERNEL_BACKWARD: "backward", _abi.KERNEL_PASS: "passes"}
 PACKAGES = ("torch", "numpy", "transformers", "diffusers")  # that fa3 works with
@@ -41,10 +42,10 @@ def report(library: _abi.Library, machine: _machine.Machine) -> None:
     print(f"This machine {problem}")
 
 
-def selftest(library: _abi.Library, machine: _machine.Machine) -> bool:
+def compute(library: _abi.Library, machine: _machine.Machine) -> bool:
     is_right = True
     try:
-        for result in _selftest.selftest(library, [device for device in machine.devices if not device.problem]):
+        for result in selftest.selftest(library, [device for device in machine.devices if not device.problem]):
             is_right = is_right and result.is_right
             o, lse = result.errors
             print(f"{result.by}: o within {o:.1e} of float64, lse within {lse:.1e}: {'ok' if result.is_right else 'WRONG'}")
@@ -72,7 +73,7 @@ def main() -> int:
     machine = _machine.machine()
     report(library, machine)
     if options.selftest:
-        return 0 if selftest(library, machine) else 1
+        return 0 if compute(library, machine) else 1
     return 77 if machine.problem else 0
 
 

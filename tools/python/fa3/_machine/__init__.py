@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import List, NamedTuple, Optional
 
-from . import _abi
+from .. import _abi
 
 OLDEST_DRIVER = 12000  # CUDA 12.0
 HOPPER = (9, 0)

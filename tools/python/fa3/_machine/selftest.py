@@ -10,8 +10,8 @@ import random
 import struct
 from typing import Iterator, List, NamedTuple, Tuple
 
-from . import _abi
-from ._machine import Device, call
+from .. import _abi
+from . import Device, call
 
 ROWS, KEYS, HEADS, D = 40, 72, 2, 64  # one sequence, one head of K and V, a causal mask that ends at the last key
 SIZES = {"q": ROWS * HEADS * D, "k": KEYS * D, "v": KEYS * D, "o": ROWS * HEADS * D, "lse": HEADS * ROWS}
