@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Packs a built library with its programs as a tarball that works wherever it is unpacked. The same build gives the
-same bytes."""
+"""Packs a built library with its programs as a tarball that works wherever it is unpacked; of a build with
+-Dlibrary_alone=true the library alone. The same build gives the same bytes."""
 import argparse
 import json
 import os
@@ -38,13 +38,6 @@ def options_of(build):
     return options
 
 
-def stripped(path, folder):
-    """Without what only a debugger reads; of an archive, its names and times too."""
-    subprocess.run(["strip", "--strip-debug", "--enable-deterministic-archives", "-o", folder / path.name, path],
-                   check=True)
-    return (folder / path.name).read_bytes()
-
-
 def relocatable(pc):
     """The pkg-config file of an installation, for one that is found from where the file itself is."""
     pc, prefixes = re.subn(r"^prefix=.*$", "prefix=${pcfiledir}/../..", pc, flags=re.M)
@@ -69,6 +62,15 @@ def licence(package):
     return path.read_bytes()
 
 
+def programs(root, options):
+    """With what they read, and the licences of what is compiled into them."""
+    files = [(f"bin/{program}", (root / options["bindir"].lstrip("/") / program).read_bytes(), True)
+             for program in PROGRAMS]
+    for contract in sorted((root / options["datadir"].lstrip("/") / "fa3/contracts").iterdir()):
+        files.append((f"share/fa3/contracts/{contract.name}", contract.read_bytes(), False))
+    return files + [(f"share/doc/fa3/{part}.copyright", licence(package), False) for part, package in PARTS.items()]
+
+
 def pack(build, folder):
     options = options_of(build)
     with tempfile.TemporaryDirectory() as name:
@@ -78,11 +80,11 @@ def pack(build, folder):
         libraries = root / options["libdir"].lstrip("/")
         # The shared library is one file with its full version, and links to it.
         shared = sorted(libraries.glob("libfa3.so*"))
-        files = [(f"bin/{program}", (root / options["bindir"].lstrip("/") / program).read_bytes(), True)
-                 for program in PROGRAMS]
+        files = [] if options["library_alone"] else programs(root, options)
         files += [(f"lib/{path.name}", path.read_bytes(), True) for path in shared if not path.is_symlink()]
+        machine = packing.machine_of(libraries / "libfa3.so")
         links = [(f"lib/{path.name}", os.readlink(path)) for path in shared if path.is_symlink()]
-        files.append(("lib/libfa3.a", stripped(build / "src/libfa3.a", stage), False))
+        files.append(("lib/libfa3.a", packing.stripped(build / "src/libfa3.a", machine), False))
         pc = (libraries / "pkgconfig/fa3.pc").read_text()
         files.append(("lib/pkgconfig/fa3.pc", relocatable(pc).encode(), False))
         config = (libraries / "cmake/fa3/fa3Config.cmake").read_text()
@@ -90,14 +92,9 @@ def pack(build, folder):
         version = libraries / "cmake/fa3/fa3ConfigVersion.cmake"
         files.append((f"lib/cmake/fa3/{version.name}", version.read_bytes(), False))
         files.append(("include/fa3.h", (ROOT / "include/fa3.h").read_bytes(), False))
-        for contract in sorted((root / options["datadir"].lstrip("/") / "fa3/contracts").iterdir()):
-            files.append((f"share/fa3/contracts/{contract.name}", contract.read_bytes(), False))
-        for part, package in PARTS.items():
-            files.append((f"share/doc/fa3/{part}.copyright", licence(package), False))
         files.append(("LICENSE", (ROOT / "LICENSE").read_bytes(), False))
         files.append(("README.md", packing.document("README.md", [path for path, _, _ in files]), False))
-    folder.mkdir(parents=True, exist_ok=True)
-    return packing.make_tarball("libfa3", folder, files, links)
+    return packing.make_tarball("libfa3", folder, files, links, machine)
 
 
 def main():

@@ -48,6 +48,9 @@ def check_library(libraries):
     need("NOW" in " ".join(tags.get("FLAGS_1", [])), "the library is bound lazily, so its tables stay writable")
     needed = [name for name in tags["NEEDED"] if not re.match(r"(libc|libm|libdl|libpthread|ld-linux.*)\.so", name)]
     need(not needed, f"the library needs {needed}")
+    versions = re.findall(r"@GLIBC_([\d.]+)", run("readelf", "--dyn-syms", "-W", libraries / "libfa3.so"))
+    newest = max(tuple(map(int, version.split("."))) for version in versions)
+    need(newest <= (2, 28), f"the library needs glibc {newest}")
     shutil.copy(libraries / "libfa3.so", libraries / "stripped")
     run("strip", libraries / "stripped")
     size = (libraries / "stripped").stat().st_size

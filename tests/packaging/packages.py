@@ -14,23 +14,6 @@ import links  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MESON = shutil.which("meson") or ROOT / ".toolchain/bin/meson"
-# What --dryrun names: a preprocessor that writes the depfile alone, and a compiler that copies.
-TOOLS = {
-    "nvcc": """#!/bin/sh
-while [ "$1" != -o ]; do shift; done
-here=$(cd "$(dirname "$0")" && pwd)
-printf '#$ %s\\n' "$here/cpp -E source" "$here/cicc" "$here/ptxas $2"
-""",
-    "cpp": """#!/bin/sh
-while [ "$1" != -MF ]; do shift; done
-echo "$4:" >"$2"
-""",
-    "cicc": "#!/bin/sh\n",
-    "ptxas": """#!/bin/sh
-cp "{build}/ptx/$(basename "$1")" "$1"
-echo "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
-""",
-}
 os.environ.pop("LD_LIBRARY_PATH", None)  # in tests it leads to the build's library
 
 
@@ -45,17 +28,6 @@ def run(*command, status=0, **options):
                           **options)
     need(done.returncode == status, f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout}")
     return done.stdout
-
-
-def copying_cuda(folder, build, cuda):
-    """A toolkit that does not compile kernels: in its tools' places are scripts that copy what a build has of them."""
-    (folder / "bin").mkdir(parents=True)
-    for name, text in TOOLS.items():
-        (folder / "bin" / name).write_text(text.replace("{build}", str(build)))
-        (folder / "bin" / name).chmod(0o755)
-    os.symlink(cuda / "bin/fatbinary", folder / "bin/fatbinary")
-    os.symlink(cuda / "include", folder / "include")
-    return folder
 
 
 def make_package(build, folder):

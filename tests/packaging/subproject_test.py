@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A Meson project with libfa3 as its subproject: only the library is built, for which neither Catch2 nor the tools'
-libraries are there; shared and static. Kernels are not compiled again.
+libraries are there; shared and static. Kernels are copied from another build (-Dcubins).
 
 usage: subproject_test.py BUILD CUDA
 """
@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 
-from packages import HERE, MESON, ROOT, check_client, copying_cuda, need, run
+from packages import HERE, MESON, ROOT, check_client, need, run
 
 BUILD, CUDA = (pathlib.Path(word).resolve() for word in sys.argv[1:])
 
@@ -19,14 +19,14 @@ BUILD, CUDA = (pathlib.Path(word).resolve() for word in sys.argv[1:])
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        cuda, project, build = copying_cuda(folder / "cuda", BUILD, CUDA), folder / "project", folder / "build"
+        project, build = folder / "project", folder / "build"
         shutil.copytree(HERE / "subproject", project)
         shutil.copy(HERE / "client.c", folder)
         (project / "subprojects").mkdir()
         os.symlink(ROOT, project / "subprojects/libfa3")
         # pkg-config finds nothing, CMake is not asked: what the tests and tools need is not there.
         environment = {**os.environ, "PKG_CONFIG_LIBDIR": str(folder), "PKG_CONFIG_PATH": "", "CMAKE": "/bin/false"}
-        run(MESON, "setup", build, project, f"-Dlibfa3:cuda={cuda}", "-Ddefault_library=static", env=environment)
+        run(MESON, "setup", build, project, f"-Dlibfa3:cuda={CUDA}", f"-Dlibfa3:cubins={BUILD / 'ptx'}", "-Ddefault_library=static", env=environment)
 
         targets = {target["name"]: target for target in json.loads(run(MESON, "introspect", "--targets", build))}
         kernels = {path.stem for path in (BUILD / "ptx").glob("*.cubin")}

@@ -5,10 +5,8 @@
     o = fa3.forward(q, k_cache, v_cache, causal=True, page_table=page_table, seqused_k=lengths)  # and packed sequences
 
 Tensors of torch on a CUDA device are worked on by kernels on torch's current stream, tensors on the CPU and NumPy
-arrays by the reference: in float64, slow. fa3.h is the manual. What the library refuses is InvalidArgument, a
-ValueError, or Unsupported, a NotImplementedError, by the argument's name; other failures are Fa3Error. Call `preload`
-before a CUDA graph is captured. `install` puts functions in the places of those of FlashAttention-2, -3, -4, vLLM or
-FlashMLA; fa3.distributed spreads tokens over GPUs. `load` or FA3_LIBRARY names a library."""
+arrays by the reference: in float64, slow. fa3.h is the manual. What the library refuses is InvalidArgument (ValueError)
+or Unsupported (NotImplementedError); other failures are Fa3Error. fa3.distributed spreads tokens over GPUs."""
 
 from __future__ import annotations
 
@@ -47,6 +45,9 @@ from ._abi import (
 from ._arrays import Quantized, scale_dims, tile_dims
 from ._documents import documents
 from ._install import install, register_sdpa
+from ._machine import is_available
+
+__version__ = "0.2.0"
 
 # What help(fa3) shows. It would show classes before the functions, with all that they inherit: those have their own
 # help, as in help(fa3.Library).
@@ -54,7 +55,7 @@ __all__ = [
     *("attention", "attention_fp8", "forward", "forward_schedule", "backward", "quantize", "append", "combine"),
     "preload",
     *("documents", "install", "register_sdpa", "register_transformers", "register_diffusers"),
-    *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
+    *("is_available", "kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
     *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "FLAG_CENTERED_K"),
     *("FLAG_ACCUMULATE", "QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED", "APPEND_ROTARY_INTERLEAVED"),
