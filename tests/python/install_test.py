@@ -177,7 +177,7 @@ assert vllm.vllm_flash_attn is fa3.vllm_flash_attn is vllm.vllm_flash_attn.flash
 
 def ops(device):
     """fwd and bwd as torch calls them, by position, with outputs in other strides; what they refuse."""
-    import fa3._flash_attn_3  # noqa: F401
+    import fa3._drop_in.flash_attn_3  # noqa: F401
 
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     make = lambda rows, heads: torch.randn(2, heads, rows, 16).to(device, dtype).transpose(1, 2)

@@ -12,14 +12,16 @@ gathered keys, and what the library refuses. What differs besides:
 
 from __future__ import annotations
 
+from typing import Optional, Tuple
+
 import torch
 
 import fa3
 
-from ._interfaces import attend, refuse
+from ._drop_in.interfaces import attend, refuse, sides
 
 
-def _lengths(x, cu_seqlens, used, batch, rows):
+def _lengths(x, cu_seqlens, used, batch, rows) -> torch.Tensor:
     """Of each sequence, (batch,)."""
     if used is not None:
         return used
@@ -28,7 +30,7 @@ def _lengths(x, cu_seqlens, used, batch, rows):
     return torch.full((batch,), rows, dtype=torch.int32, device=x.device)
 
 
-def _in_use(q, cu_seqlens_q, used):
+def _in_use(q, cu_seqlens_q, used) -> torch.Tensor:
     """(batch, seqlen) or (total,): which rows of q are the first `used` ones of their sequence."""
     rows = torch.arange(q.shape[0 if cu_seqlens_q is not None else 1], dtype=torch.int32, device=q.device)
     if cu_seqlens_q is None:
@@ -38,13 +40,14 @@ def _in_use(q, cu_seqlens_q, used):
 
 
 def _attend(q, k, v, causal, window_size, qv=None, sinks=None, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None,
-            seqused_k=None, page_table=None, **named):  # fmt: skip
+            seqused_k=None, page_table=None, **named) -> Tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(out, lse). None is no bound of a window. Where a bound is below 0, the last keys of a sequence are seen by none
     of its queries, or its last queries see none: without these the window ends at its diagonal."""
     latent = qv is not None or k is v and v.shape[-1] == 512
     if k is v and latent:  # q and qv meet the same keys, of which there is one product
         q, qv = (q if qv is None else qv), None
-    left, right = window_size[0], 0 if causal else window_size[1]
+    left, right = sides(window_size)
+    right = 0 if causal else right
     if left is not None and right is not None and left + right < 0:
         left, right = None, 0 if causal else None
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
@@ -60,7 +63,7 @@ def _attend(q, k, v, causal, window_size, qv=None, sinks=None, cu_seqlens_q=None
     window = tuple(-1 if side is None else side for side in (left, right))
     o, lse = attend(
         q, k, v, window_size=window, qv=qv, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-        seqused_q=seqused_q, seqused_k=seqused_k, page_table=page_table, **named
+        seqused_q=seqused_q, seqused_k=seqused_k, page_table=page_table, called={"sinks": "learnable_sink"}, **named
     )  # fmt: skip
     if kept is not None:
         nothing = lse.new_full((lse.shape[-2],), -torch.inf) if sinks is None else sinks.float()
@@ -73,7 +76,7 @@ def flash_attn_func(q, k, v, qv=None, gather_kv_indices=None, softmax_scale=None
                     window_size=(None, None), learnable_sink=None, softcap=0.0, num_splits=1, pack_gqa=None,
                     deterministic=False, score_mod=None, score_mod_bwd=None, mask_mod=None, aux_tensors=None,
                     aux_scalars=None, block_sparse_tensors=None, block_sparse_tensors_bwd=None,
-                    return_lse=False):  # fmt: skip
+                    return_lse=False) -> Tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(out, lse). q: (batch, seqlen, heads, head_dim), k and v with heads_kv. qv: (batch, seqlen, heads, head_dim_v), a
     second query, whose products with v are added to those of q and k; lse is (batch, seqlen, heads) then, otherwise
     (batch, heads, seqlen). learnable_sink: (heads,), a logit for each head that takes weight and gives nothing."""
@@ -93,7 +96,7 @@ def flash_attn_varlen_func(q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=Non
                            deterministic=False, score_mod=None, score_mod_bwd=None, mask_mod=None,
                            block_sparse_tensors=None, aux_tensors=None, aux_scalars=None, return_lse=False,
                            scheduler_metadata=None, seqlen_k_per_split=None,
-                           disable_scheduler_metadata=False):  # fmt: skip
+                           disable_scheduler_metadata=False) -> Tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """`flash_attn_func` on sequences that have lengths: q, k and v packed by cu_seqlens, or (batch, seqlen, heads,
     head_dim) with seqused; k and v also in pages, (pages, page_size, heads_kv, head_dim), with page_table. lse of
     packed q: (heads, total_q), with qv (total_q, heads)."""
@@ -109,7 +112,8 @@ def flash_attn_varlen_func(q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=Non
 
 
 def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None, cu_seqlens=None, seqused=None,
-                       virtual_batch_idx=None, return_lse=True):  # fmt: skip
+                       virtual_batch_idx=None,
+                       return_lse=True) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:  # fmt: skip
     """(out, lse or None) over all keys: out_partial (parts, batch, seqlen, heads, head_dim), or packed (parts, total_q,
     heads, head_dim), and lse_partial, without the last dimension, in float32. Lengths are not looked at, as rows that
     belong to no sequence may hold anything."""
@@ -124,6 +128,7 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None, cu_se
     return o if out is None else out, lse.transpose(-1, -2) if return_lse else None
 
 
-def get_scheduler_metadata(max_seqlen_q, max_seqlen_k, nheads, nheads_kv, headdim, num_splits, *others, **named):
+def get_scheduler_metadata(max_seqlen_q, max_seqlen_k, nheads, nheads_kv, headdim, num_splits, *others,
+                           **named) -> None:  # fmt: skip
     """None, which `flash_attn_varlen_func` takes: each call plans for itself."""
     return None

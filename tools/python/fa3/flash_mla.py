@@ -8,12 +8,14 @@ too; and lse is -inf for rows that see no key."""
 
 from __future__ import annotations
 
+from typing import Dict, Tuple
+
 import torch
 
 import fa3
 
 from ._abi import LATENT_SCALE_COLUMNS
-from ._interfaces import FP8, refuse
+from ._drop_in.interfaces import FP8, callers_names, refuse
 
 # Of an FP8 cache: a token's columns, the byte where its scales end, and its bytes.
 LATENT, ROPE = 512, 64
@@ -28,7 +30,7 @@ class FlashMLASchedMeta:
         self.schedule = None
 
 
-def get_mla_metadata(*arguments, **named):
+def get_mla_metadata(*arguments, **named) -> Tuple[FlashMLASchedMeta, None]:
     """(metadata, None) for the calls of one step, which have the same shapes and the same cache_seqlens. The arguments
     of older versions are not looked at."""
     return FlashMLASchedMeta(), None
@@ -37,7 +39,7 @@ def get_mla_metadata(*arguments, **named):
 def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata, num_splits=None,
                            softmax_scale=None, causal=False, is_fp8_kvcache=False, indices=None, attn_sink=None,
                            extra_k_cache=None, extra_indices_in_kvcache=None, topk_length=None,
-                           extra_topk_length=None):  # fmt: skip
+                           extra_topk_length=None) -> Tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(out, lse). q: (batch, seqlen_q, heads, head_dim); k_cache: pages, (pages, page_size, heads_kv, head_dim), of
     which block_table, (batch, pages of a sequence), says which hold each sequence's cache_seqlens keys; v is their
     first head_dim_v columns. lse: (batch, heads, seqlen_q) in float32.
@@ -58,7 +60,7 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
     else:
         tensors = (q, k_cache, k_cache[..., :head_dim_v])
     meta = tile_scheduler_metadata
-    with torch.no_grad():
+    with torch.no_grad(), callers_names({"page_table": "block_table", "seqused_k": "cache_seqlens"}):
         if isinstance(meta, FlashMLASchedMeta) and not torch.compiler.is_compiling():
             if meta.schedule is None:
                 meta.schedule = fa3.forward_schedule(*tensors, **how)
@@ -66,7 +68,7 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
         return fa3.forward(*tensors, return_lse=True, **how)
 
 
-def _of_fp8(q, cache, head_dim_v):
+def _of_fp8(q, cache, head_dim_v) -> Tuple[Tuple[torch.Tensor, torch.Tensor, torch.Tensor], Dict[str, torch.Tensor]]:
     """(q, k, v) of `fa3.forward`, and what else it takes of an FP8 cache by name: views, nothing is copied."""
     if q.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"q.dtype is {q.dtype}, must be bfloat16 or float16 with is_fp8_kvcache")

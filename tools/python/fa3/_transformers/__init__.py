@@ -10,7 +10,7 @@ from transformers.masking_utils import AttentionMaskInterface
 import fa3
 
 from .. import _torch
-from .._interfaces import attend
+from .._drop_in.interfaces import attend
 from . import masks
 
 # What models pass on to every attention without meaning it, or after it has done its work elsewhere.

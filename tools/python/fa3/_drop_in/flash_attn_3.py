@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from . import _forward, _torch, flash_attn_interface
-from ._interfaces import attend, backward_into
+from .. import _forward, _torch, flash_attn_interface
+from .interfaces import attend, backward_into
 
 if hasattr(torch.ops.flash_attn_3, "fwd"):
     raise ImportError("torch.ops.flash_attn_3 is there already: another FlashAttention-3 was imported in this process")
