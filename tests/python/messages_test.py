@@ -1,5 +1,5 @@
-"""What users trip over is said in their words: each message names the argument as the caller wrote it, and what to write
-instead. Wrong numbers in lengths, tables and slopes are refused on the CPU, and FA3_LOG=1 shows calls. Argument: the
+"""What users trip over is said in their words: each message names the argument as the caller wrote it, and what to
+write instead. Wrong numbers in lengths, tables and slopes are refused on the CPU, and FA3_LOG=1 shows calls. Argument: the
 library. Skipped without torch."""
 
 import os
@@ -142,13 +142,16 @@ def numbers():
         ({"cu_seqlens_q": ints(0, 11, 10)}, "cu_seqlens_q[1] is 11, but q has 10 rows"),
         ({"cu_seqlens_k": ints(0, 9, 7)}, "cu_seqlens_k[2] is 7, must be at least cu_seqlens_k[1], 9"),
         ({"cu_seqlens_k": ints(-1, 9, 18)}, "cu_seqlens_k[0] is -1, must be at least 0"),
+        ({"cu_seqlens_k": ints(0, 0, 9), "seqused_k": ints(1, 9)}, "seqused_k[0] is 1, must be from 0 to 0"),
         ({"max_seqlen_k": 8}, "max_seqlen_k is 8, but sequence 0 has 9 rows"),
         ({"max_seqlen_q": 4}, "max_seqlen_q is 4, but sequence 0 has 5 rows"),
         ({"seqused_q": ints(5, 6)}, "seqused_q[1] is 6, must be from 0 to 5, the rows of sequence 1"),
         ({"leftpad_k": ints(10, 0)}, "leftpad_k[0] is 10, must be from 0 to 9, the keys in use of sequence 0"),
     ):
         refused(fa3.InvalidArgument, text, fa3.forward, ROWS, KEYS, KEYS, **{**sums, **wrong})
-    o, lse = fa3.forward(ROWS, KEYS, KEYS, **sums, return_lse=True)
+    unused = {"cu_seqlens_q": ints(0, 5, 10, 0, 0), "cu_seqlens_k": ints(0, 9, 18, 0, 0)}
+    o, lse = fa3.forward(ROWS, KEYS, KEYS, **{**sums, **unused}, return_lse=True)
+    assert torch.equal(o, fa3.forward(ROWS, KEYS, KEYS, **sums))
     text = "max_seqlen_k is 8, but sequence 0 has 9 rows"
     refused(fa3.InvalidArgument, text, fa3.backward, o, ROWS, KEYS, KEYS, o, lse, **{**sums, "max_seqlen_k": 8})
     text = "cache_batch_idx[1] is 2, must be from 0 to 1, the entries of k, for sequence 1"

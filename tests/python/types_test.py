@@ -1,5 +1,5 @@
-"""What type checkers know of fa3: mypy --strict and pyright find torch tensors where tensors went in, NumPy arrays where
-arrays did, and mistakes; they find none in the programs of the README and the pages, and each function of the drop-ins
+"""What type checkers know of fa3: mypy --strict and pyright find torch tensors where tensors went in, NumPy arrays
+where arrays did, and mistakes; they find none in the programs of the README and the pages, and each function of the drop-ins
 says what it returns. Without mypy the first is skipped, without basedpyright (pyright as a package of PyPI that needs
 nothing else) the second. torch is a stand-in, as the real one takes mypy half a minute."""
 
@@ -91,7 +91,7 @@ DROP_INS = ("flash_attn", "flash_attn_cute", "flash_attn_interface", "flash_mla"
 
 
 def check_names():
-    """help() shows each argument, and one that a function does not take is refused, whatever its class of types says."""
+    """help() shows each argument that a function's class of types has."""
     for call, names in fa3._arguments.NAMES.items():
         shown = {*inspect.signature(getattr(fa3, call)).parameters}
         assert names <= shown, f"help(fa3.{call}) lacks {names - shown}"

@@ -41,7 +41,8 @@ def flash_attn_func(q, k, v, softmax_scale=None, causal=False, qv=None, q_descal
     o, lse = attend(
         q, k, v, softmax_scale=softmax_scale, causal=causal, q_descale=q_descale, k_descale=k_descale,
         v_descale=v_descale, window_size=window_size, attention_chunk=attention_chunk, softcap=softcap,
-        deterministic=deterministic, out=out, sinks=sinks, qv=qv, called=_CALLED
+        deterministic=deterministic, out=out, sinks=sinks, qv=qv,
+        called=_CALLED
     )  # fmt: skip
     return (o, lse) if return_attn_probs else o
 
@@ -75,7 +76,8 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
         q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k, seqused_q=seqused_q, seqused_k=seqused_k, softmax_scale=softmax_scale, causal=causal,
         q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, window_size=window_size,
-        attention_chunk=attention_chunk, softcap=softcap, deterministic=deterministic, out=out, sinks=sinks, qv=qv, called=_CALLED
+        attention_chunk=attention_chunk, softcap=softcap, deterministic=deterministic, out=out, sinks=sinks, qv=qv,
+        called=_CALLED
     )  # fmt: skip
     return (o, lse) if return_attn_probs else o
 
