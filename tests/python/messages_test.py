@@ -1,6 +1,6 @@
 """What users trip over is said in their words: each message names the argument as the caller wrote it, and what to
-write instead. Wrong numbers in lengths, tables and slopes are refused on the CPU, and FA3_LOG=1 shows calls. Argument: the
-library. Skipped without torch."""
+write instead. Wrong numbers in lengths, tables and slopes are refused on the CPU, and FA3_LOG=1 shows calls. Argument:
+the library. Skipped without torch."""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
 """What type checkers know of fa3: mypy --strict and pyright find torch tensors where tensors went in, NumPy arrays
-where arrays did, and mistakes; they find none in the programs of the README and the pages, and each function of the drop-ins
-says what it returns. Without mypy the first is skipped, without basedpyright (pyright as a package of PyPI that needs
-nothing else) the second. torch is a stand-in, as the real one takes mypy half a minute."""
+where arrays did, and mistakes; they find none in the programs of the README and the pages, and each function of the
+drop-ins says what it returns. Without mypy the first is skipped, without basedpyright (pyright as a package of PyPI
+that needs nothing else) the second. torch is a stand-in, as the real one takes mypy half a minute."""
 
 import ast
 import importlib.util
@@ -92,10 +92,10 @@ DROP_INS = ("flash_attn", "flash_attn_cute", "flash_attn_interface", "flash_mla"
 
 def check_names():
     """help() shows each argument that a function's class of types has."""
-    for call, names in fa3._arguments.NAMES.items():
+    for call, names in fa3._calls.arguments.NAMES.items():
         shown = {*inspect.signature(getattr(fa3, call)).parameters}
         assert names <= shown, f"help(fa3.{call}) lacks {names - shown}"
-    print(f"{len(fa3._arguments.NAMES)} functions show their arguments")
+    print(f"{len(fa3._calls.arguments.NAMES)} functions show their arguments")
 
 
 def programs(folder):

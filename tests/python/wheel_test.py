@@ -39,7 +39,7 @@ def main():
         other = shutil.copy(library, folder / "other.so")
         assert where(python, empty, FA3_LIBRARY=str(other))[1] == str(other)
         listed = run(*pip, "show", "-f", "fa3")
-        assert "BSD-3-Clause" in listed and "fa3/_torch.py" in listed and "fa3/fa3.h" in listed, listed
+        assert "BSD-3-Clause" in listed and "fa3/_frameworks/torch.py" in listed and "fa3/fa3.h" in listed, listed
         sources = members(ROOT / "tools/python/fa3")
         assert members(packages / "fa3") == sources | {"fa3.h", "libfa3.so.1"}, members(packages / "fa3") ^ sources
         assert {"distributed/__init__.py", "__init__.pyi", "py.typed"} <= sources, sources

@@ -11,7 +11,7 @@ import pathlib
 import types
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
-from . import _log
+from ._debug import log as _log
 
 ABI_VERSION = 1
 MAX_RANK = 5
@@ -216,7 +216,7 @@ class Library:
         except OSError as error:
             raise OSError(f"libfa3.so cannot be loaded ({error}); FA3_LIBRARY may name it") from None
         self.raw = ctypes.CDLL(self.path)  # the same functions, with arguments as they are given
-        self.repeated: dict = {}  # of _repeated.py
+        self.repeated: dict = {}  # of _frameworks/repeated.py
         lib.fa3_status_string.restype = lib.fa3_last_error_message.restype = ctypes.c_char_p
         if hasattr(lib, "fa3_abi_version") and lib.fa3_abi_version() != ABI_VERSION:
             raise Fa3Error(f"{self.path} has ABI version {lib.fa3_abi_version()}, this module is for {ABI_VERSION}")

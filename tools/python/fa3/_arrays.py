@@ -8,7 +8,8 @@ import functools
 import sys
 from typing import NamedTuple, Optional
 
-from . import _abi, _checks
+from . import _abi
+from ._debug import checks as _checks
 
 
 def is_torch(x) -> bool:

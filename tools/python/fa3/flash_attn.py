@@ -23,7 +23,17 @@ from typing import Optional, Tuple, Union
 
 import torch
 
-from ._drop_in.interfaces import Output, apart, attend, backward_into, keys_of, refuse_dropout
+from ._drop_in.interfaces import (
+    Output,
+    apart,
+    attend,
+    backward_into,
+    keys_of,
+    maybe_contiguous,
+    refuse_dropout,
+    round_multiple,
+)
+from ._drop_in.refusals import add_refusals
 
 __version__ = "2.8.3"  # whose interface this is
 _CALLED = {"page_table": "block_table"}  # in errors
@@ -184,12 +194,23 @@ def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_
     return q.new_empty(0)
 
 
+# What some programs call these functions by.
+_wrapped_flash_attn_forward, _wrapped_flash_attn_backward = _flash_attn_forward, _flash_attn_backward
+_wrapped_flash_attn_varlen_forward = _flash_attn_varlen_forward
+_wrapped_flash_attn_varlen_backward = _flash_attn_varlen_backward
+
+
 # ---- flash_attn.bert_padding ----
 
 
 def index_first_axis(x, indices) -> torch.Tensor:
     """The rows of x with these numbers."""
     return x.index_select(0, indices)
+
+
+def index_first_axis_residual(x, indices) -> Tuple[torch.Tensor, torch.Tensor]:
+    """`index_first_axis`, and x."""
+    return x.index_select(0, indices), x.detach()
 
 
 def index_put_first_axis(values, indices, first_axis_dim) -> torch.Tensor:
@@ -228,3 +249,12 @@ def _unpadded(hidden_states, held, lengths) -> Tuple[torch.Tensor, torch.Tensor,
 def pad_input(hidden_states, indices, batch, seqlen) -> torch.Tensor:
     """(batch, seqlen, ...): what `unpad_input` took the rows from, with zeros elsewhere."""
     return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
+
+
+add_refusals(
+    globals(),
+    "FlashAttnFunc FlashAttnKVPackedFunc FlashAttnQKVPackedFunc FlashAttnVarlenFunc FlashAttnVarlenKVPackedFunc "
+    "FlashAttnVarlenQKVPackedFunc IndexFirstAxis IndexFirstAxisResidual IndexPutFirstAxis noop_custom_op_wrapper "
+    "noop_register_fake_wrapper",
+)
+USE_TRITON_ROCM = False

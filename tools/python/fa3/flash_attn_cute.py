@@ -12,13 +12,17 @@ gathered keys, and what the library refuses. What differs besides:
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 
 import fa3
 
-from ._drop_in.interfaces import attend, refuse, sides
+from ._drop_in.interfaces import attend, backward_into, maybe_contiguous, refuse, sides
+from ._drop_in.refusals import add_refusals
+
+
+__version__ = "4.0.0"  # whose interface this is
 
 
 def _lengths(x, cu_seqlens, used, batch, rows) -> torch.Tensor:
@@ -132,3 +136,83 @@ def get_scheduler_metadata(max_seqlen_q, max_seqlen_k, nheads, nheads_kv, headdi
                            **named) -> None:  # fmt: skip
     """None, which `flash_attn_varlen_func` takes: each call plans for itself."""
     return None
+
+
+# ---- what other interfaces call: no autograd ----
+
+
+def _flash_attn_fwd(
+        q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, max_seqlen_q=None,
+        max_seqlen_k=None, min_seqlen_k=None, page_table=None, softmax_scale=None, causal=False, softcap=None,
+        window_size_left=None, window_size_right=None, learnable_sink=None, tile_mn=None, mma_pv_is_rs=None,
+        intra_wg_overlap=None, num_threads=384, num_splits=1, pack_gqa=None, _arch=None, score_mod=None, mask_mod=None,
+        block_sparse_tensors=None, return_lse=False, out=None, lse=None, aux_tensors=None, aux_scalars=None,
+        q_descale=None, k_descale=None, v_descale=None, gather_kv_indices=None, scheduler_metadata=None,
+        seqlen_k_per_split=None,
+        disable_scheduler_metadata=False) -> Tuple[torch.Tensor, torch.Tensor, None, None]:  # fmt: skip
+    """(out, lse, and what only sparse attention has). out, lse: where they are written. FP8 comes with descales,
+    (batch, heads_kv) in float32."""
+    refuse(gather_kv_indices=gather_kv_indices, score_mod=score_mod, mask_mod=mask_mod, aux_tensors=aux_tensors,
+           aux_scalars=aux_scalars, block_sparse_tensors=block_sparse_tensors)  # fmt: skip
+    with torch.no_grad():
+        o, found = _attend(
+            q, k, v, causal, (window_size_left, window_size_right), qv=qv, sinks=learnable_sink,
+            cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
+            page_table=page_table, softmax_scale=softmax_scale, softcap=softcap or 0.0, out=out, q_descale=q_descale,
+            k_descale=k_descale, v_descale=v_descale, max_seqlen_q=None if cu_seqlens_q is None else max_seqlen_q,
+            max_seqlen_k=max_seqlen_k
+        )  # fmt: skip
+        if out is not None and o is not out:
+            o = out.copy_(o)
+        return o, found if lse is None else lse.copy_(found), None, None
+
+
+def _flash_attn_bwd(
+        q, k, v, out, dout, lse, softmax_scale=None, causal=False, softcap=0.0, window_size_left=None,
+        window_size_right=None, m_block_size=64, n_block_size=128, num_threads=256, pack_gqa=False, num_stages_Q=2,
+        num_stages_dO=2, SdP_swapAB=False, dKV_swapAB=False, dQ_swapAB=False, AtomLayoutMSdP=2, AtomLayoutNdKV=2,
+        AtomLayoutMdQ=2, V_in_regs=False, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None,
+        max_seqlen_q=None, max_seqlen_k=None, deterministic=False, dq=None, dk=None, dv=None, score_mod=None,
+        score_mod_bwd=None, mask_mod=None, aux_tensors=None, aux_scalars=None, block_sparse_tensors=None, dlse=None,
+        learnable_sink=None) -> Tuple[torch.Tensor, ...]:  # fmt: skip
+    """(dq, dk, dv), which are written to those that are given."""
+    refuse(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod, aux_tensors=aux_tensors,
+           aux_scalars=aux_scalars, block_sparse_tensors=block_sparse_tensors, dlse=dlse,
+           learnable_sink=learnable_sink)  # fmt: skip
+    given = {"dq": (dq, q), "dk": (dk, k), "dv": (dv, v)}
+    gradients = {name: torch.empty_like(like) if x is None else x for name, (x, like) in given.items()}
+    window = tuple(-1 if side is None else side for side in (window_size_left, window_size_right))
+    maxima = (None if cu_seqlens_q is None else max_seqlen_q, None if cu_seqlens_k is None else max_seqlen_k)
+    if min(window) < -1:
+        raise NotImplementedError(f"window_size has a bound of {min(window)}, which _flash_attn_bwd does not compute")
+    backward_into(
+        gradients, dout, q, k, v, out, lse, softmax_scale=softmax_scale, causal=causal, window_size=window,
+        softcap=softcap or 0.0, deterministic=deterministic, maxima=maxima, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k
+    )  # fmt: skip
+    return tuple(gradients.values())
+
+
+def _flash_attn_fwd_combine(out_partial, lse_partial, out, lse=None, cu_seqlens=None, seqused=None, *others,
+                            **named) -> None:  # fmt: skip
+    """`flash_attn_combine`, written to out and lse."""
+    found = flash_attn_combine(out_partial, lse_partial, out=out)[1]
+    if lse is not None:
+        lse.copy_(found)
+
+
+def _validate_head_dims(head_dim, head_dim_v, compute_capability, alignment) -> None:
+    """An AssertionError for those that fa3 does not compute: there are none that official kernels do."""
+    wide = max(head_dim, head_dim_v) > 256
+    assert compute_capability == 9 and 8 <= min(head_dim, head_dim_v) and (not wide or head_dim_v <= 512), (
+        f"(head_dim, head_dim_v) = ({head_dim}, {head_dim_v}) on compute capability {compute_capability}.x is not "
+        "computed by fa3"
+    )
+
+
+add_refusals(
+    globals(),
+    "BwdConfig FlashAttnFunc FlashAttnVarlenFunc FwdConfig make_fake_bwd_tensors num_splits_heuristic",
+)
+BIN_BATCH_SEARCH_THRESH = 256  # of a scheduler that fa3 has not
+torch2cute_dtype_map: Dict[torch.dtype, None] = {}

@@ -24,7 +24,8 @@ import torch
 
 import fa3
 
-from ._drop_in.interfaces import Output, apart, attend
+from ._drop_in.interfaces import Output, apart, attend, backward_into, maybe_contiguous, round_multiple
+from ._drop_in.refusals import add_refusals
 
 __version__ = "3.0.0"  # whose interface this is
 _CALLED = {f"{x}_scale": f"{x}_descale" for x in "qkv"}  # in errors
@@ -129,3 +130,60 @@ def get_scheduler_metadata(
         has_softcap=False, num_splits=0, pack_gqa=None, sm_margin=0) -> torch.Tensor:  # fmt: skip
     """A tensor that `flash_attn_with_kvcache` takes; nothing is planned in it."""
     return torch.zeros(1, dtype=torch.int32, device=cache_seqlens.device)
+
+
+# ---- what programs that spread sequences over GPUs call: no autograd, gradients written to where they say ----
+
+
+def _nothing(x) -> torch.Tensor:
+    """For sums of parts, which there are none of."""
+    return x.new_empty(0, dtype=torch.float32)
+
+
+def _flash_attn_forward(
+        q, k, v, k_new=None, v_new=None, qv=None, out_=None, cu_seqlens_q=None, cu_seqlens_k=None,
+        cu_seqlens_k_new=None, seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None, page_table=None,
+        kv_batch_idx=None, leftpad_k=None, rotary_cos=None, rotary_sin=None, seqlens_rotary=None, q_descale=None,
+        k_descale=None, v_descale=None, softmax_scale=None, causal=False, window_size_left=-1, window_size_right=-1,
+        attention_chunk=0, softcap=0.0, rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None,
+        sm_margin=0) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(out, lse, and two empty tensors for partial results). out_: where out is written."""
+    maxima = {"max_seqlen_q": None if cu_seqlens_q is None else max_seqlen_q,  # some give both, whatever there is
+              "max_seqlen_k": None if cu_seqlens_k is None else max_seqlen_k}  # fmt: skip
+    called = {**_CALLED, "cache_batch_idx": "kv_batch_idx"}
+    with torch.no_grad():
+        o, lse = attend(
+            q, k, v, k_new=k_new, v_new=v_new, out=out_, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+            cu_seqlens_k_new=cu_seqlens_k_new, seqused_q=seqused_q, seqused_k=seqused_k, page_table=page_table,
+            cache_batch_idx=kv_batch_idx, leftpad_k=leftpad_k, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+            rotary_seqlens=seqlens_rotary, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
+            softmax_scale=softmax_scale, causal=causal, window_size=(window_size_left, window_size_right),
+            attention_chunk=attention_chunk, softcap=softcap, rotary_interleaved=rotary_interleaved, qv=qv,
+            called=called, **maxima
+        )  # fmt: skip
+    return o, lse, _nothing(q), _nothing(q)
+
+
+def _flash_attn_backward(
+        dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None, sequed_k=None,
+        max_seqlen_q=None, max_seqlen_k=None, dq=None, dk=None, dv=None, softmax_scale=None, is_causal=False,
+        window_size_left=-1, window_size_right=-1, softcap=0.0, deterministic=False,
+        sm_margin=0) -> torch.Tensor:  # fmt: skip
+    """An empty tensor; gradients are written to dq, dk and dv. out and softmax_lse may be those over more keys than k
+    has: the gradients are these keys' part then."""
+    maxima = (None if cu_seqlens_q is None else max_seqlen_q, None if cu_seqlens_k is None else max_seqlen_k)
+    backward_into(
+        {"dq": dq, "dk": dk, "dv": dv}, dout, q, k, v, out, softmax_lse, softmax_scale=softmax_scale, causal=is_causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap, deterministic=deterministic, maxima=maxima,
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=sequed_q, seqused_k=sequed_k
+    )  # fmt: skip
+    return _nothing(q)
+
+
+def round_up_headdim(head_size: int) -> int:
+    """What official kernels pad a head dimension to."""
+    return next((size for size in (64, 96, 128, 192) if head_size <= size), 256)
+
+
+USE_TRITON_ROCM, flash_attn_3_gpu = False, torch.ops.flash_attn_3  # `fa3.install` defines its ops
+add_refusals(globals(), "FlashAttnQKVPackedFunc FlashAttnFunc FlashAttnVarlenFunc setup_context")

@@ -8,17 +8,21 @@ call. Descales count where q is FP8, as there."""
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Tuple
 
 import torch
 
-from ._drop_in.interfaces import Output, attend, refuse, refuse_dropout
+from ._drop_in.interfaces import Output, attend, maybe_contiguous, refuse, refuse_dropout
+from ._drop_in.refusals import add_refusals
 from .flash_attn_interface import get_scheduler_metadata as _metadata
 
+__version__ = "2.7.2.post1"  # whose interface this is
 DEFAULT_FA_VERSION = 2
 # In errors.
 _CALLED = {"page_table": "block_table", "sinks": "s_aux", "qv": "q_v", **{f"{x}_scale": f"{x}_descale" for x in "qkv"}}
 FA2_AVAILABLE = FA3_AVAILABLE = True
+FA2_UNAVAILABLE_REASON = FA3_UNAVAILABLE_REASON = None
+FA4_AVAILABLE, FA4_UNAVAILABLE_REASON = False, "fa3 is in the place of FlashAttention-2 and -3"
 FA_VERSIONS = (2, 3, 4)
 
 
@@ -30,7 +34,18 @@ def fa_version_unsupported_reason(fa_version, device=None) -> Optional[str]:
     """None, or why it is not: of version 4 fa3 computes what it has in common with the others."""
     if fa_version not in FA_VERSIONS:
         raise ValueError(f"fa_version is {fa_version}, must be one of {', '.join(map(str, FA_VERSIONS))}")
-    return "fa3 is in the place of FlashAttention-2 and -3" if fa_version == 4 else None
+    return FA4_UNAVAILABLE_REASON if fa_version == 4 else None
+
+
+def _is_fa2_supported(device=None) -> Tuple[bool, Optional[str]]:
+    return True, None
+
+
+_is_fa3_supported = _is_fa2_supported
+
+
+def _is_fa4_supported(device=None) -> Tuple[bool, Optional[str]]:
+    return False, FA4_UNAVAILABLE_REASON
 
 
 def flash_attn_varlen_func(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None, seqused_k=None,
@@ -72,3 +87,6 @@ def get_scheduler_metadata(batch_size, max_seqlen_q, max_seqlen_k, num_heads_q, 
                            has_softcap=False, num_splits=0, pack_gqa=None, sm_margin=0) -> torch.Tensor:  # fmt: skip
     """A tensor that `flash_attn_varlen_func` takes; nothing is planned in it."""
     return _metadata(batch_size, max_seqlen_q, max_seqlen_k, num_heads_q, num_heads_kv, headdim, cache_seqlens)
+
+
+add_refusals(globals(), "sparse_attn_func sparse_attn_varlen_func")

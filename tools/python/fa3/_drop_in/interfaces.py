@@ -15,7 +15,9 @@ import torch
 
 import fa3
 
-from .. import _backward, _forward, _torch
+from .._calls import backward as _backward
+from .._calls import forward as _forward
+from .._frameworks import torch as _torch
 from . import by_rows
 
 COLUMNS = 256  # of V, in one call, so that it may have gradients
@@ -120,9 +122,14 @@ def _padded(q, k, v, more, more_v, k_new, v_new, out, qv=None, **named):
     return (o if out is None else out.copy_(o)), lse
 
 
-def _contiguous_rows(x):
+def maybe_contiguous(x):
     """x with a contiguous last dimension."""
     return x if x is None or x.stride(-1) == 1 else x.contiguous()
+
+
+def round_multiple(x, m):
+    """The least multiple of m that is at least x."""
+    return -(-x // m) * m
 
 
 def _with_new(q, k, v, *, mask, k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens,
@@ -160,7 +167,7 @@ def _with_new(q, k, v, *, mask, k_new, v_new, cu_seqlens_k_new, rotary_cos, rota
 def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlens, moving, where, turns, scales):
     """q, rotated if there is something to rotate by. moving: queries stand one behind the other, as under each mask;
     otherwise all of a sequence stand at its first new row. scales: of caches of e4m3, for new rows of 16 bits."""
-    k_new, v_new, q = (_contiguous_rows(x) for x in (k_new, v_new, q))
+    k_new, v_new, q = (maybe_contiguous(x) for x in (k_new, v_new, q))
     rounds = k.dtype == v.dtype == FP8 and FP8 not in (k_new.dtype, v_new.dtype)
     for name, x, cache in (("k", k_new, k), ("v", v_new, v)):
         if x.dtype != cache.dtype and not rounds:
@@ -226,10 +233,10 @@ def keys_of(k, page_table):
 def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, softcap=0.0, out=None, qv=None,
               **named):  # fmt: skip
     """named: of `fa3.forward`, and deterministic; None is not given."""
-    named = {name: x for name, x in {**named, "qv": _contiguous_rows(qv)}.items() if x is not None}
-    q = _contiguous_rows(q)
+    named = {name: x for name, x in {**named, "qv": maybe_contiguous(qv)}.items() if x is not None}
+    q = maybe_contiguous(q)
     if "cu_seqlens_k" in named or not named.keys() & {"seqused_k", "page_table"}:  # caches are not copied
-        k, v = _contiguous_rows(k), _contiguous_rows(v)
+        k, v = maybe_contiguous(k), maybe_contiguous(v)
     named["softcap"] = max(softcap or 0.0, 0.0)
     named = _with_maxima(k, named)
     if k.dtype == FP8:

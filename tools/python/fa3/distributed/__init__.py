@@ -36,7 +36,10 @@ import torch
 import torch.distributed as dist
 
 import fa3
-from fa3 import _arguments, _backward, _forward, _torch
+from fa3._calls import arguments as _arguments
+from fa3._calls import backward as _backward
+from fa3._calls import forward as _forward
+from fa3._frameworks import torch as _torch
 
 from . import agreement, autograd, cost_model, kernels, layouts, methods, plans
 

@@ -9,8 +9,10 @@ import functools
 import torch
 import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arrays, _backward, _forward
-from . import _repeated as repeated
+from .. import _abi, _arrays
+from .._calls import backward as _backward
+from .._calls import forward as _forward
+from . import repeated
 
 
 # ---- differentiation ----

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import operator
 
-from . import _abi, _arrays, _checks
+from .. import _abi, _arrays
+from .._debug import checks as _checks
 
 SCALES, INTEGERS = _abi.SCALES.split(), _abi.INTEGERS.split()
 # Those beside q, k and v that a call may have; a schedule is no tensor to the library.
@@ -66,9 +67,16 @@ def _sides(window):
     return integer("window[0]", left, -1), integer("window[1]", right, -1)
 
 
+def check_integers(tensors):
+    for name, x in tensors.items():
+        if name in INTEGERS and _arrays.dtype_name(x.dtype) != "int32":
+            raise ValueError(f"{name}.dtype is {_arrays.dtype_name(x.dtype)}, must be int32")
+
+
 def check_ranks(q, k, v, tensors):
     """That q, k and v have the dims of packed sequences where they come with prefix sums, and nowhere else. Others that
     are wrong are left for the library to refuse."""
+    check_integers(tensors)
     for name, x in (("q", q), ("k", k), ("v", v)):
         sums = f"cu_seqlens_{'q' if name == 'q' else 'k'}"
         if x.ndim == 3 and sums not in tensors:
@@ -90,9 +98,7 @@ def features(mask, flags, window, maxima, softcap=0.0, **tensors):
 def numbers(q, k, window, maxima, tensors):
     """The fields of the library's parameters that are for masks and lengths, except the tensors."""
     named = {"window_left": window[0], "window_right": window[1]}
-    for name, x in tensors.items():
-        if name in INTEGERS and _arrays.dtype_name(x.dtype) != "int32":
-            raise ValueError(f"{name}.dtype is {_arrays.dtype_name(x.dtype)}, must be int32")
+    check_integers(tensors)
     for name, maximum, x, sums in zip(MAXIMA, maxima, (q, k), ("cu_seqlens_q", "cu_seqlens_k")):
         if maximum is None:  # for the library 0 is as many rows as there are, but of packed ones
             maximum = min(max(x.shape[0], 1), INT32_MAX) if sums in tensors and x.ndim else 0

@@ -9,7 +9,7 @@ import math
 import os
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import _abi
+from .. import _abi
 
 ASKED = os.environ.get("FA3_CHECK", "0") not in ("", "0")
 

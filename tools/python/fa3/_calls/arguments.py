@@ -8,7 +8,7 @@ import inspect
 import operator
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generic, Literal, NamedTuple, Optional, Tuple, TypeVar, Union
 
-from . import _arrays
+from .. import _arrays
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -136,7 +136,7 @@ if TYPE_CHECKING:
         lse_offset: Optional[Array]
 
 else:
-    from ._arrays import Quantized  # noqa: F401
+    from .._arrays import Quantized  # noqa: F401
 
 
 # ---- names ----
@@ -200,7 +200,7 @@ def scale(softmax_scale: Any) -> float:
     if softmax_scale is None:
         return 0.0
     if _arrays.is_torch(softmax_scale):
-        from . import _torch
+        from .._frameworks import torch as _torch
 
         if _torch.is_differentiated(softmax_scale):
             raise NotImplementedError(

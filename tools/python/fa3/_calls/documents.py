@@ -6,8 +6,8 @@ import itertools
 import sys
 from typing import Any
 
-from . import _arrays
-from ._arguments import Array, Packed
+from .. import _arrays
+from .arguments import Array, Packed
 
 
 def documents(ids: Array) -> Packed[Array]:

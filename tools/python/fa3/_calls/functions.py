@@ -1,4 +1,4 @@
-"""fa3's functions: what they take is checked and named here, then the call is torch's custom op (_torch.py), or the
+"""fa3's functions: what they take is checked and named here, then the call is torch's custom op, or the
 library's call on NumPy arrays."""
 
 from __future__ import annotations
@@ -6,8 +6,11 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, Iterator, Literal, Optional, Tuple, Union, overload
 
-from . import _arguments, _arrays, _backward, _forward
-from ._abi import (
+from .. import _arrays
+from . import arguments as _arguments
+from . import backward as _backward
+from . import forward as _forward
+from .._abi import (
     APPEND_ROTARY_INTERLEAVED,
     FLAG_ACCUMULATE,
     FLAG_BATCH_INVARIANT,
@@ -20,7 +23,7 @@ from ._abi import (
     library,
     make_tensor,
 )
-from ._arguments import Append, Array, Attention, AttentionFp8, Backward, Forward, Quantized, Scales
+from .arguments import Append, Array, Attention, AttentionFp8, Backward, Forward, Quantized, Scales
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,7 +33,7 @@ def _torch_ops(x: Any) -> Any:
     """The custom ops, if x is a torch tensor."""
     if not _arrays.is_torch(x):
         return None
-    from . import _torch
+    from .._frameworks import torch as _torch
 
     return _torch
 

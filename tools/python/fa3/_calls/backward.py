@@ -3,7 +3,9 @@ reads what a tensor holds."""
 
 from __future__ import annotations
 
-from . import _abi, _arrays, _documents, _forward
+from .. import _abi, _arrays
+from . import documents as _documents
+from . import forward as _forward
 
 # What the backward pass has of the forward pass's tensors.
 ALL_TENSORS = tuple(name for name in _abi.BackwardParams.tensors() if name in _forward.ALL_TENSORS)

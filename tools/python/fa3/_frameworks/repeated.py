@@ -13,7 +13,11 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 import torch
 import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arguments, _arrays, _checks, _forward, _log
+from .. import _abi, _arrays
+from .._calls import arguments as _arguments
+from .._calls import forward as _forward
+from .._debug import checks as _checks
+from .._debug import log as _log
 
 MOST = 1024  # calls that are kept
 _SCALARS = frozenset((type(None), bool, int, float, str, tuple, torch.dtype))
