@@ -49,7 +49,7 @@ def _lengths(name: str, sums: Any, rows: int, of: str) -> List[int]:
 
 def _below(name: str, lengths: List[int], maximum: Optional[int]) -> None:
     for b, length in enumerate(lengths):
-        if maximum is not None and length > maximum:
+        if maximum and length > maximum:  # 0 is for the library to refuse
             raise _wrong(f"{name} is {maximum}, but sequence {b} has {length} rows")
 
 
