@@ -76,8 +76,8 @@ def lengths(make):
 def filled(device):
     """Gradients of rows of no document are 0, which costs a fill only where there may be such rows. torch fills new
     memory with NaN here."""
-    cover, found = fa3._documents.cover, []
-    fa3._documents.cover = lambda *arguments: found.append(cover(*arguments)) or found[-1]
+    cover, found = fa3._calls.documents.cover, []
+    fa3._calls.documents.cover = lambda *arguments: found.append(cover(*arguments)) or found[-1]
     torch.use_deterministic_algorithms(True)
     ids = torch.tensor([4] * 9 + [1] * 20 + [7], device=device)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
@@ -110,7 +110,7 @@ def filled(device):
             fa3.backward(o, *some, o, lse, **whole)
         assert found == [False] * 3, found
     torch.use_deterministic_algorithms(False)
-    fa3._documents.cover = cover
+    fa3._calls.documents.cover = cover
 
 
 lengths(lambda ids, dtype="int64": torch.tensor(ids, dtype=getattr(torch, dtype)))

@@ -231,7 +231,7 @@ def found_by_name():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name).resolve() / "fa3"
         folder.mkdir()
-        specification = importlib.util.spec_from_file_location("moved", shutil.copy(_abi.__file__, folder))
+        specification = importlib.util.spec_from_file_location("fa3.moved", shutil.copy(_abi.__file__, folder))
         moved = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(moved)
         files = [place / file for place in (folder, folder.parent) for file in ("libfa3.so.1", "libfa3.so")]

@@ -1,4 +1,4 @@
-"""Calls that were made before (tools/python/fa3/_repeated.py): the same results as anew, for tensors elsewhere in
+"""Calls that were made before (tools/python/fa3/_frameworks/repeated.py): the same results as anew, for tensors elsewhere in
 memory, beside calls with other arguments, and with the same errors. Argument: the library. Skipped without torch; runs
 on CUDA where there is a Hopper GPU, and on the CPU."""
 
@@ -14,7 +14,7 @@ DEVICES = ["cpu"] + ["cuda"] * (torch.cuda.is_available() and torch.cuda.get_dev
 
 
 def kept():
-    from fa3 import _repeated
+    from fa3._frameworks import repeated as _repeated
 
     return _repeated.calls()
 
@@ -119,7 +119,7 @@ def appended(device):
 
 def many(device):
     """No more calls are kept than a server's variety needs."""
-    from fa3 import _repeated
+    from fa3._frameworks import repeated as _repeated
 
     q, k, v = made(device, 4, rows=1, keys=1)
     for n in range(_repeated.MOST + 10):

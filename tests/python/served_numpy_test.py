@@ -145,7 +145,8 @@ def maxima():
         sums = np.array([0, 3], np.int32)
         assert asked((7,), (9,), cu_seqlens_q=sums, cu_seqlens_k=sums) == (7, 9)
         assert asked((7,), (9,), cu_seqlens_q=sums, cu_seqlens_k=sums, max_seqlen_q=4, max_seqlen_k=5) == (4, 5)
-        assert asked((0,), (0,), cu_seqlens_q=sums, cu_seqlens_k=sums) == (1, 1)
+        none = np.zeros(2, np.int32)
+        assert asked((0,), (0,), cu_seqlens_q=none, cu_seqlens_k=none) == (1, 1)
         assert asked((1, 7), (9,), cu_seqlens_k=sums) == (0, 9)
         assert asked((7,), (1, 9), cu_seqlens_q=sums) == (7, 0)
         assert asked((7,), (1, 9), cu_seqlens_q=sums, max_seqlen_k=np.int32(8)) == (7, 8)
@@ -160,16 +161,16 @@ def refusals():
     run = lambda **how: fa3.forward(**{"q": q, "k": k, "v": v, **how})
     flat = {"q": q.reshape(6, 4, 8), "cu_seqlens_q": ints(0, 3, 6)}
     no = lambda text, kind=ValueError, **how: refused(kind, text, run, **how)
-    for name in fa3._forward.INTEGERS:
+    for name in fa3._calls.forward.INTEGERS:
         for dtype in (np.int64, np.int16, np.uint32, np.float32):
             no(f"{name}.dtype is {np.dtype(dtype).name}, must be int32", **{name: np.zeros(2, dtype)})
         no(f"{name} is list, must be", TypeError, **{name: [0, 1]})
     no("sinks.dtype is fp16, must be fp32", sinks=np.zeros(4, np.float16))
     no("sinks.dim[0] is 3, must be the query heads, 4", fa3.InvalidArgument, sinks=normal(3))
-    no("q.rank is 4", cu_seqlens_q=ints(0, 3, 6))
-    no("q.rank is 3", q=flat["q"])
+    no("q has 4 dimensions", cu_seqlens_q=ints(0, 3, 6))
+    no("q has 3 dimensions", q=flat["q"])
     no("q.rank is 2", q=q[0, 0])
-    no("k.rank is 4", cu_seqlens_k=ints(0, 3, 6))
+    no("k has 4 dimensions", cu_seqlens_k=ints(0, 3, 6))
     no("seqused_k.dim[0] is 3, must be cu_seqlens_q.dim[0] - 1, 2", **flat, seqused_k=ints(1, 2, 3))
     no("page_table.dim[0] is 1, must be q.dim[0], 2", page_table=ints([0, 1]))
     pages = {"page_table": ints([0], [1])}

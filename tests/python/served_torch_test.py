@@ -344,7 +344,7 @@ def refusals(device):
     q, k, v = (how[name] for name in "qkv")
     run = lambda **more: fa3.forward(**{**how, **more})
     sums = how["cu_seqlens_q"]
-    for name in fa3._forward.INTEGERS:
+    for name in fa3._calls.forward.INTEGERS:
         for dtype in (torch.int64, torch.int16, torch.float32, torch.bool):
             why = f"{name}.dtype is {str(dtype)[6:]}, must be int32"
             refused(ValueError, why, run, **{name: sums.to(dtype)})

@@ -11,7 +11,9 @@ import types
 
 from support import fa3, refused
 
-from fa3 import _arrays, _backward, _forward
+from fa3 import _arrays
+from fa3._calls import backward as _backward
+from fa3._calls import forward as _forward
 
 ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # for the simulated driver, which calls its reference
 library = fa3.load(sys.argv[1])

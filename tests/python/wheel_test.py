@@ -70,10 +70,10 @@ def main():
         assert f"fa3 {version}, libfa3 {version}, ABI 1: {inside}" in said and "the CPU reference: o within" in said, said
         assert run(python, "-B", "-c", "import fa3; print(fa3.__version__)", cwd=empty).strip() == version
         listed = run(*pip, "show", "-f", "fa3")
-        assert "fa3/_torch.py" in listed and "fa3/fa3.h" in listed, listed
+        assert "fa3/_frameworks/torch.py" in listed and "fa3/fa3.h" in listed, listed
         sources = members(ROOT / "tools/python/fa3")
         assert members(packages / "fa3") == sources | {"fa3.h", "libfa3.so.1"}, members(packages / "fa3") ^ sources
-        assert {"distributed/__init__.py", "__init__.pyi", "py.typed"} <= sources, sources
+        assert {"distributed/__init__.py", "_calls/functions.py", "py.typed"} <= sources, sources
         run(*pip, "uninstall", "-q", "-y", "fa3")
         assert not list(packages.glob("fa3*")), list(packages.glob("fa3*"))
 

@@ -363,7 +363,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     parts, models = (known(parser, options.parts, CHECKS, "parts"), known(parser, options.models, MODELS, "models"))
     known(parser, options.dtypes, DTYPES, "dtypes")
-    if options.softcap and "softcap" not in fa3._forward.NAMES:
+    if options.softcap and "softcap" not in fa3._calls.arguments.NAMES["attention"]:
         parser.error("--softcap: this library has none")
     if not options.cpu and not torch.cuda.is_available():
         print("SKIPPED: torch finds no GPU (--cpu checks this script with the CPU reference)")

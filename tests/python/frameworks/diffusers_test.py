@@ -69,7 +69,7 @@ def model():
              "pooled_projections": drawn(1, 32), "img_ids": torch.arange(48.0).reshape(16, 3) % 4,
              "txt_ids": torch.zeros(7, 3)}  # fmt: skip
     count = []
-    from fa3 import _diffusers
+    from fa3._frameworks import diffusers as _diffusers
 
     counted = lambda query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False: (
         count.append(1) or _diffusers.attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

@@ -59,8 +59,7 @@ assert sums.tolist() == [0, 2, 5, 11] and sums.dtype == torch.int32 and most == 
 rows.sum().backward()
 assert x.grad.sum((1, 2)).tolist() == [10, 0, 12]
 """)
-    for name in ("flash_attn_interface", "flash_attn"):
-        assert f"fa3: {name} is fa3.{name} from now on ({ROOT}/tools/python/fa3/{name}.py)" in said, said
+    assert not said, said
     program("""
 import sys, types, fa3
 other = sys.modules["flash_attn"] = types.ModuleType("flash_attn")
@@ -129,7 +128,8 @@ import flash_attn.flash_attn_interface
 assert padding is bert_padding is flash_attn.bert_padding is flash_attn.flash_attn_interface is fa3.flash_attn
 assert flash_attn.__path__ == [] and flash_attn.__spec__ is not None
 assert importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.bert_padding")
-assert missing(__import__, "flash_attn.layers") and importlib.util.find_spec("flash_attn.layers") is None
+assert missing(__import__, "flash_attn.modules") and importlib.util.find_spec("flash_attn.modules") is None
+assert importlib.import_module("flash_attn.layers.rotary").apply_rotary_emb and flash_attn.layers.__path__ == []
 for name in ("flash_attn", "flash-attn", "Flash.Attn"):
     assert metadata.version(name) == flash_attn.__version__ == "2.8.3"
 assert metadata.packages_distributions()["flash_attn"] == ["flash_attn"]
@@ -178,7 +178,7 @@ assert vllm.vllm_flash_attn is fa3.vllm_flash_attn is vllm.vllm_flash_attn.flash
 
 def ops(device):
     """fwd and bwd as torch calls them, by position, with outputs in other strides; what they refuse."""
-    import fa3._flash_attn_3  # noqa: F401
+    import fa3._drop_in.flash_attn_3  # noqa: F401
 
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     make = lambda rows, heads: torch.randn(2, heads, rows, 16).to(device, dtype).transpose(1, 2)

@@ -137,7 +137,7 @@ def refusals(device, dtype):
 
 def packed(device, dtype):
     """position_ids are looked at once for a forward pass, and say what they do to flash backends; what is refused."""
-    from fa3._transformers import masks
+    from fa3._frameworks.transformers import masks
 
     looks, find = [], masks.find
     masks.find = lambda *what: looks.append(1) or find(*what)

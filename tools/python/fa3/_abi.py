@@ -9,7 +9,9 @@ import ctypes
 import os
 import pathlib
 import types
-from typing import Iterator, Optional
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
+
+from ._debug import log as _log
 
 ABI_VERSION = 1
 MAX_RANK = 5
@@ -23,7 +25,11 @@ NO_CONTEXT, OUT_OF_MEMORY = 5, 9
 # As torch names them. int32 is for lengths and page numbers only, int64 for slots and positions.
 DTYPES = {"bfloat16": 1, "float16": 2, "float32": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int32": 6, "int64": 7}
 MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window": 3, "chunk": 4}
+_DTYPES, _MASKS = ({number: name for name, number in names.items()} for names in (DTYPES, MASKS))
 FLAG_DETERMINISTIC, FLAG_TWO_LEVEL, FLAG_BATCH_INVARIANT, FLAG_CENTERED_K, FLAG_ACCUMULATE = 1, 2, 4, 8, 16
+FLAGS = {"FLAG_DETERMINISTIC": (1, ("forward", "backward")), "FLAG_TWO_LEVEL": (2, ("forward",)),
+         "FLAG_BATCH_INVARIANT": (4, ("forward",)), "FLAG_CENTERED_K": (8, ("backward",)),
+         "FLAG_ACCUMULATE": (16, ("backward",))}  # fmt: skip
 QUANTIZE_INCOHERENT, QUANTIZE_ROTARY_INTERLEAVED = 1, 2
 APPEND_ROTARY_INTERLEAVED = 1
 KERNEL_FORWARD, KERNEL_BACKWARD, KERNEL_PASS = 1, 2, 3
@@ -66,7 +72,7 @@ class Tensor(ctypes.Structure):
     ]
 
 
-def make_tensor(data: int, dtype: str, dims, strides=None) -> Tensor:
+def make_tensor(data: int, dtype: str, dims: Sequence[int], strides: Optional[Sequence[int]] = None) -> Tensor:
     """A fa3_tensor from numbers; without strides those of a packed one. dtype: of DTYPES."""
     if strides is None:
         strides, step = [0] * len(dims), 1
@@ -80,14 +86,30 @@ def make_tensor(data: int, dtype: str, dims, strides=None) -> Tensor:
 class Params(ctypes.Structure):
     """The parameters of a call, whose name is `call`. struct_size is filled in; fields that are not given are zero."""
 
-    def __init__(self, **fields):
+    call = ""
+
+    def __init__(self, **fields: Any):
+        for name, (flag, calls) in FLAGS.items():
+            if fields.get("flags", 0) & flag and self.call not in calls and self.call in ("forward", "backward"):
+                raise InvalidArgument(f"flags has {name}, which is not for fa3_{self.call}, but fa3_{calls[0]}",
+                                      INVALID_ARGUMENT)  # fmt: skip
+        if fields.get("mask") == MASKS["window"] and not fields.keys() & {"window_left", "window_right"}:
+            raise InvalidArgument("mask is window, but window_left and window_right are not given: as 0 they would let "
+                                  "each query see one key", INVALID_ARGUMENT)  # fmt: skip
         super().__init__(struct_size=ctypes.sizeof(self), **fields)
 
+    @classmethod
+    def tensors(cls) -> Tuple[str, ...]:
+        """The names of those that it has, in the struct's order."""
+        return tuple(name for name, kind, *_ in cls._fields_ if kind is Tensor)
 
-def _tensors(names: str) -> list:
+
+def _tensors(names: str) -> List[Any]:
     return [(name, Tensor) for name in names.split()]
 
 
+SCALES = "q_scale k_scale v_scale o_scale v_mean lse_offset"
+INTEGERS = "cu_seqlens_q cu_seqlens_k seqused_q seqused_k leftpad_k page_table cache_batch_idx"
 _HEAD = [("struct_size", ctypes.c_size_t), ("flags", ctypes.c_uint64)]
 _HOW = [("mask", ctypes.c_int32), ("softmax_scale", ctypes.c_float), ("kernel", ctypes.c_char_p)]
 
@@ -98,9 +120,10 @@ class ForwardParams(Params):
         _HEAD
         + _tensors("q k v o lse")
         + _HOW
-        + _tensors("q_scale k_scale v_scale o_scale v_mean lse_offset")
+        + _tensors(SCALES)
         + [(name, ctypes.c_int32) for name in ("window_left", "window_right", "max_seqlen_q", "max_seqlen_k")]
-        + _tensors("sinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k leftpad_k page_table cache_batch_idx")
+        + _tensors("sinks")
+        + _tensors(INTEGERS)
         + [("schedule", ctypes.c_void_p), ("schedule_bytes", ctypes.c_size_t)]
         + [("softcap", ctypes.c_float), ("reserved", ctypes.c_int32)]
         + _tensors("alibi_slopes qv")
@@ -193,7 +216,7 @@ class Library:
         except OSError as error:
             raise OSError(f"libfa3.so cannot be loaded ({error}); FA3_LIBRARY may name it") from None
         self.raw = ctypes.CDLL(self.path)  # the same functions, with arguments as they are given
-        self.repeated: dict = {}  # of _repeated.py
+        self.repeated: dict = {}  # of _frameworks/repeated.py
         lib.fa3_status_string.restype = lib.fa3_last_error_message.restype = ctypes.c_char_p
         if hasattr(lib, "fa3_abi_version") and lib.fa3_abi_version() != ABI_VERSION:
             raise Fa3Error(f"{self.path} has ABI version {lib.fa3_abi_version()}, this module is for {ABI_VERSION}")
@@ -227,11 +250,11 @@ class Library:
         number = self.lib.fa3_version()
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
-    def preload(self):
+    def preload(self) -> None:
         """Loads every kernel that the library chooses itself into the current CUDA context."""
         self._call("fa3_preload")
 
-    def check(self, params: Params):
+    def check(self, params: Params) -> None:
         """Raises what the call would; nothing runs, and no GPU is needed."""
         self._call(f"fa3_{params.call}_check", ctypes.byref(params))
 
@@ -244,8 +267,10 @@ class Library:
         self._call(f"fa3_{params.call}_workspace_size", ctypes.byref(params), *device, ctypes.byref(size))
         return size.value
 
-    def enqueue(self, params: Params, workspace: Optional[int], workspace_bytes: int, stream: Optional[int]):
+    def enqueue(self, params: Params, workspace: Optional[int], workspace_bytes: int, stream: Optional[int]) -> None:
         """Enqueues the call on a CUDA stream of the current context. Addresses are those of device memory."""
+        if _log.ASKED:
+            self._say(f"fa3_{params.call}", params)
         space = [] if params.call in NEED_NO_WORKSPACE else [workspace, workspace_bytes]
         self._call(f"fa3_{params.call}", ctypes.byref(params), *space, stream)
 
@@ -256,16 +281,26 @@ class Library:
         return size.value
 
     def enqueue_schedule(self, params: ForwardParams, schedule: Optional[int], schedule_bytes: int,
-                         stream: Optional[int]):  # fmt: skip
+                         stream: Optional[int]) -> None:  # fmt: skip
         """Enqueues what plans the lengths, once for the calls that then have `schedule` in their params."""
+        if _log.ASKED:
+            self._say("fa3_forward_schedule", params)
         self._call("fa3_forward_schedule", ctypes.byref(params), schedule, schedule_bytes, stream)
 
-    def reference(self, params: Params, threads: int = 0):
+    def reference(self, params: Params, threads: int = 0) -> None:
         """The same on the CPU; all addresses are the host's. threads, 0 for one a core: of forward and backward."""
+        if _log.ASKED:
+            _log.call(f"fa3_reference_{params.call}", params, _DTYPES, _MASKS)
         more = [threads] if params.call in ("forward", "backward") else []
         self._call(f"fa3_reference_{params.call}", ctypes.byref(params), *more)
 
-    def launches(self, params: Params, multiprocessors: int = 0) -> list:
+    def _say(self, what: str, params: Params) -> None:
+        """For FA3_LOG: the call, and what it launches, as far as the library tells."""
+        _log.call(what, params, _DTYPES, _MASKS)
+        if hasattr(self.lib, f"fa3_{params.call}_kernel_info"):
+            _log.launches(self.launches(params))
+
+    def launches(self, params: Params, multiprocessors: int = 0) -> List[types.SimpleNamespace]:
         """What a forward or backward call would launch, in order, as fields of fa3_kernel_info. Data is not looked at.
         multiprocessors: as for workspace_size."""
         found: list = []

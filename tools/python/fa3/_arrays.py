@@ -9,6 +9,7 @@ import sys
 from typing import NamedTuple, Optional
 
 from . import _abi
+from ._debug import checks as _checks
 
 
 def is_torch(x) -> bool:
@@ -28,13 +29,24 @@ def _known_dtype(dtype):
     return name if name in _abi.DTYPES else None
 
 
+def _taken(name, x):
+    """Which dtypes are, instead of this one."""
+    if name in _abi.INTEGERS.split():
+        return "must be int32"
+    if name in ("q", "k", "v", "o", "out", "dout", "dq", "dk", "dv", "qv", "k_cache", "v_cache", "x"):
+        wide = dtype_name(x.dtype) == "float64" and not is_torch(x)  # what NumPy makes unless told otherwise
+        return "must be bfloat16, float16 or float8_e4m3fn, on the CPU also float32" + (
+            f": give {name}.astype('float32')" if wide else "")  # fmt: skip
+    return f"must be one of {', '.join(_abi.DTYPES)}"
+
+
 def describe(name, x) -> _abi.Tensor:
     """A fa3_tensor with x's strides; for None an absent one."""
     if x is None:
         return _abi.Tensor()
     dtype = _known_dtype(x.dtype)
     if dtype is None:
-        raise ValueError(f"{name}.dtype is {dtype_name(x.dtype)}, must be one of {', '.join(_abi.DTYPES)}")
+        raise ValueError(f"{name}.dtype is {dtype_name(x.dtype)}, {_taken(name, x)}")
     if x.ndim > _abi.MAX_RANK:
         raise ValueError(f"{name} has {x.ndim} dimensions, at most {_abi.MAX_RANK} are possible")
     if is_torch(x):
@@ -141,6 +153,8 @@ def check(needed, optional=None):
         if x is None and name not in needed:
             continue
         is_tensor = is_torch(x)
+        if x is None:
+            raise TypeError(f"{name} is absent (None), must be a torch tensor or a NumPy array")
         if not is_tensor and not hasattr(x, "__array_interface__"):
             raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor or a NumPy array")
         if first is None:
@@ -225,6 +239,9 @@ def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean
     return made
 
 
+APPENDED = _abi.AppendParams.tensors()
+
+
 def append_output(q, q_scale):
     """dtype of what becomes of q."""
     return dtype_name(q.dtype) if q_scale is None else "float8_e4m3fn"
@@ -233,6 +250,8 @@ def append_output(q, q_scale):
 def append(flags, **tensors):
     """Those of fa3_append_params, by name; the caches and q_out are written to."""
     place = place_of(**tensors)
+    if _checks.ASKED and _checks.wanted(next(x for x in tensors.values() if x is not None)):
+        _checks.appended(tensors)
     place.run(_abi.AppendParams(flags=flags, **{name: describe(name, x) for name, x in tensors.items()}))
 
 

@@ -36,7 +36,10 @@ import torch
 import torch.distributed as dist
 
 import fa3
-from fa3 import _backward, _forward, _torch
+from fa3._calls import arguments as _arguments
+from fa3._calls import backward as _backward
+from fa3._calls import forward as _forward
+from fa3._frameworks import torch as _torch
 
 from . import agreement, autograd, cost_model, kernels, layouts, methods, plans
 
@@ -275,7 +278,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
         if not (type(q) is type(k) is type(v) is torch.Tensor and (sinks is None or isinstance(sinks, torch.Tensor))):
             _check_tensors(q, k, v, sinks)
         q, k, v, flags, _ = _torch._resolved(q, k, v, fa3.FLAG_DETERMINISTIC if deterministic else 0, None)
-        how = kernels.How(fa3._scale(softmax_scale), fa3._softcap(softcap), bool(flags))
+        how = kernels.How(_arguments.scale(softmax_scale), _arguments.cap(softcap), bool(flags))
         looks = [(x.shape, x.dtype, x.device, x.layout) for x in (q, k, v, sinks) if x is not None]
         gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, sinks) if x is not None)
         key = (*looks, *ranks.seats(), ranks.is_pair, method, layout, causal, window, cu_seqlens, seqlen, how, card,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fa3 import _torch
+from fa3._frameworks import torch as _torch
 
 from . import kernels, layouts, methods
 

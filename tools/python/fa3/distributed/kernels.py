@@ -11,7 +11,9 @@ from typing import NamedTuple
 import torch
 
 import fa3
-from fa3 import _abi, _arrays, _backward, _forward
+from fa3 import _abi, _arrays
+from fa3._calls import backward as _backward
+from fa3._calls import forward as _forward
 
 from . import methods
 

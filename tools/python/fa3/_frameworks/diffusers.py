@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
 
-from ._interfaces import attend
+from .._drop_in.interfaces import attend
 
 
 def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False,

@@ -9,8 +9,8 @@ from transformers.masking_utils import AttentionMaskInterface
 
 import fa3
 
-from .. import _torch
-from .._interfaces import attend
+from .. import torch as _torch
+from ..._drop_in.interfaces import attend
 from . import masks
 
 # What models pass on to every attention without meaning it, or after it has done its work elsewhere.

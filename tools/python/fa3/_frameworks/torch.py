@@ -9,8 +9,10 @@ import functools
 import torch
 import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arrays, _backward, _forward
-from . import _repeated as repeated
+from .. import _abi, _arrays
+from .._calls import backward as _backward
+from .._calls import forward as _forward
+from . import repeated
 
 
 # ---- differentiation ----
@@ -407,22 +409,22 @@ def attention_fp8(q, k, v, mask, softmax_scale, flags, scales, seed):
     mutates_args=repeated.WRITTEN,
     schema="(int flags, "
     + ", ".join(
-        f"Tensor{f'(a{repeated.WRITTEN.index(x)}!)' if x in repeated.WRITTEN else ''}? {x}" for x in repeated.APPENDED
+        f"Tensor{f'(a{repeated.WRITTEN.index(x)}!)' if x in repeated.WRITTEN else ''}? {x}" for x in _arrays.APPENDED
     )
     + ") -> ()",
 )
 def append_op(flags, *tensors):
-    _arrays.append(flags, **dict(zip(repeated.APPENDED, tensors)))
+    _arrays.append(flags, **dict(zip(_arrays.APPENDED, tensors)))
 
 
 def append(flags, **tensors):
     _refuse_gradients("fa3.append", tensors)
-    given = [tensors[name] for name in repeated.APPENDED]
+    given = [tensors[name] for name in _arrays.APPENDED]
     if not repeated.is_plain(given):
         return append_op(flags, *given)
     _arrays.append(flags, **tensors)
     repeated.written(*(tensors[name] for name in repeated.WRITTEN))
-    there = {name: x for name, x in zip(repeated.APPENDED, given) if x is not None}
+    there = {name: x for name, x in zip(_arrays.APPENDED, given) if x is not None}
     params = _abi.AppendParams(flags=flags, **{name: _arrays.describe(name, x) for name, x in there.items()})
     call = repeated.Call(params, list(there), next(iter(there.values())).device, "fa3_append", None)
     repeated.keep(repeated.key(given, ("append", flags)), call)

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import operator
 
-from . import _abi, _arrays
+from .. import _abi, _arrays
+from .._debug import checks as _checks
 
-SCALES = ("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset")
-INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table", "cache_batch_idx")
-TENSORS = (*INTEGERS, "sinks", "schedule", "alibi_slopes", "qv")
+SCALES, INTEGERS = _abi.SCALES.split(), _abi.INTEGERS.split()
+# Those beside q, k and v that a call may have; a schedule is no tensor to the library.
+ALL_TENSORS = (*SCALES, *INTEGERS, "schedule")
+ALL_TENSORS += tuple(x for x in _abi.ForwardParams.tensors() if x not in (*ALL_TENSORS, "q", "k", "v", "o", "lse"))
 MAXIMA = ("max_seqlen_q", "max_seqlen_k")
-ALL_TENSORS = (*SCALES, *TENSORS)
-# All arguments that `attention` takes for `forward`.
-NAMES = (*TENSORS, *MAXIMA, "window", "chunk", "batch_invariant", "softcap")
 INT32_MAX = 2**31 - 1
 
 
@@ -68,6 +67,26 @@ def _sides(window):
     return integer("window[0]", left, -1), integer("window[1]", right, -1)
 
 
+def check_integers(tensors):
+    for name, x in tensors.items():
+        if name in INTEGERS and _arrays.dtype_name(x.dtype) != "int32":
+            raise ValueError(f"{name}.dtype is {_arrays.dtype_name(x.dtype)}, must be int32")
+
+
+def check_ranks(q, k, v, tensors):
+    """That q, k and v have the dims of packed sequences where they come with prefix sums, and nowhere else. Others that
+    are wrong are left for the library to refuse."""
+    check_integers(tensors)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        sums = f"cu_seqlens_{'q' if name == 'q' else 'k'}"
+        if x.ndim == 3 and sums not in tensors:
+            raise ValueError(f"{name} has 3 dimensions, must have 4: batch, seqlen, heads, head_dim; or give {sums}, "
+                             "if these are packed sequences")  # fmt: skip
+        if x.ndim == 4 and sums in tensors:
+            raise ValueError(f"{name} has 4 dimensions, must have 3 with {sums}: rows of all sequences, heads, "
+                             "head_dim")  # fmt: skip
+
+
 def features(mask, flags, window, maxima, softcap=0.0, **tensors):
     """The names of what makes a call served by kernels of its own, as the header has it; of maxima any."""
     found = [name for name in tensors if name not in SCALES]
@@ -77,11 +96,9 @@ def features(mask, flags, window, maxima, softcap=0.0, **tensors):
 
 
 def numbers(q, k, window, maxima, tensors):
-    """The fields of the library's parameters that are for TENSORS and masks, but for the tensors."""
+    """The fields of the library's parameters that are for masks and lengths, except the tensors."""
     named = {"window_left": window[0], "window_right": window[1]}
-    for name, x in tensors.items():
-        if name in INTEGERS and _arrays.dtype_name(x.dtype) != "int32":
-            raise ValueError(f"{name}.dtype is {_arrays.dtype_name(x.dtype)}, must be int32")
+    check_integers(tensors)
     for name, maximum, x, sums in zip(MAXIMA, maxima, (q, k), ("cu_seqlens_q", "cu_seqlens_k")):
         if maximum is None:  # for the library 0 is as many rows as there are, but of packed ones
             maximum = min(max(x.shape[0], 1), INT32_MAX) if sums in tensors and x.ndim else 0
@@ -95,6 +112,13 @@ def numbers(q, k, window, maxima, tensors):
             named["schedule"] = schedule.data_ptr() if _arrays.is_torch(schedule) else schedule.ctypes.data
             named["schedule_bytes"] = schedule.shape[0]
     return named
+
+
+def check_numbers(q, k, mask, window, maxima, tensors):
+    """Those of lengths and tables, where they are looked at (_checks.py)."""
+    if tensors and _checks.wanted(q):
+        left = window[0] if mask == _abi.MASKS["window"] else -1
+        _checks.lengths(q, k, maxima, left, window[0] if mask == _abi.MASKS["chunk"] else 0, tensors)
 
 
 # ---- the call ----
@@ -128,6 +152,7 @@ def _prepared(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None
               softcap=0.0, out=None, **tensors):  # fmt: skip
     """Where it runs, its parameters, o, which is `out` if that is given, and lse."""
     place = _arrays.place_of(q=q, k=k, v=v, out=out, **tensors)
+    check_numbers(q, k, mask, window, maxima, tensors)
     params = forward_params(q, k, v, mask, softmax_scale, flags, kernel, window, maxima, softcap, **tensors)
     o_dims, dtype, lse_dims = outputs(q, v, out_dtype, "cu_seqlens_q" in tensors)
     o, lse = place.empty(o_dims, dtype) if out is None else out, place.empty(lse_dims, "float32")

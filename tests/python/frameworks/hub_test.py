@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 
-from support import ROOT, need
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from support import ROOT, need  # noqa: E402
 
 need("torch", "kernels")
 PROGRAM = """

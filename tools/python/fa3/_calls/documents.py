@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import Any, Dict
+from typing import Any
 
-from . import _arrays
+from .. import _arrays
+from .arguments import Array, Packed
 
 
-def documents(ids: Any) -> Dict[str, Any]:
+def documents(ids: Array) -> Packed[Array]:
     """Arguments of `forward`, `attention` and `backward` with which each token sees those of its own document alone: a
     block-diagonal mask, of which nothing outside of the blocks is computed. They are cu_seqlens_q, cu_seqlens_k,
     max_seqlen_q and max_seqlen_k, in a dict:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from . import _forward, _torch, flash_attn_interface
-from ._interfaces import attend, backward_into
+from .. import flash_attn_interface
+from .._calls import forward as _forward
+from .._frameworks import torch as _torch
+from ..flash_attn_interface import _flash_attn_backward, _flash_attn_forward, _nothing
 
 if hasattr(torch.ops.flash_attn_3, "fwd"):
     raise ImportError("torch.ops.flash_attn_3 is there already: another FlashAttention-3 was imported in this process")
@@ -38,14 +40,14 @@ SCHEMAS = (
     "int window_size_right=-1, int attention_chunk=0, bool has_softcap=False, int num_splits=0, bool? pack_gqa=None, "
     "int sm_margin=0) -> Tensor",
 )
+def forget() -> None:
+    """So that another package can define these ops."""
+    library._destroy()
+
+
 library = torch.library.Library("flash_attn_3", "FRAGMENT")
 for schema in SCHEMAS:
     library.define(schema)
-
-
-def _none(x):
-    """For sums of parts, which there are none of."""
-    return x.new_empty(0, dtype=torch.float32)
 
 
 def fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, cu_seqlens_k=None,
@@ -54,43 +56,32 @@ def fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, 
         k_descale=None, v_descale=None, softmax_scale=None, is_causal=False, window_size_left=-1, window_size_right=-1,
         attention_chunk=0, softcap=0.0, is_rotary_interleaved=False, scheduler_metadata=None, num_splits=0,
         pack_gqa=None, sm_margin=0):  # fmt: skip
-    if cu_seqlens_q is None:  # torch gives both, whatever there is
-        max_seqlen_q = None
-    if cu_seqlens_k is None:
-        max_seqlen_k = None
-    with torch.no_grad():
-        o, lse = attend(
-            q, k, v, k_new=k_new, v_new=v_new, out=out, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-            cu_seqlens_k_new=cu_seqlens_k_new, seqused_q=seqused_q, seqused_k=seqused_k, max_seqlen_q=max_seqlen_q,
-            max_seqlen_k=max_seqlen_k, page_table=page_table, cache_batch_idx=kv_batch_idx, leftpad_k=leftpad_k,
-            rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=seqlens_rotary, q_descale=q_descale,
-            k_descale=k_descale, v_descale=v_descale, softmax_scale=softmax_scale, causal=is_causal,
-            window_size=(window_size_left, window_size_right), attention_chunk=attention_chunk, softcap=softcap,
-            rotary_interleaved=is_rotary_interleaved, qv=q_v
-        )  # fmt: skip
-    return o, lse, _none(q), _none(q)
+    return _flash_attn_forward(
+        q, k, v, k_new, v_new, q_v, out, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k,
+        max_seqlen_q, max_seqlen_k, page_table, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin, seqlens_rotary,
+        q_descale, k_descale, v_descale, softmax_scale, is_causal, window_size_left, window_size_right, attention_chunk,
+        softcap, is_rotary_interleaved
+    )  # fmt: skip
 
 
 def _fake_fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, *others, **named):
     dims, dtype, lse_dims = _forward.outputs(q, v, packed=cu_seqlens_q is not None or "cu_seqlens_q" in named)
     o = _torch._empty(q, dims, dtype) if out is None else out
-    return o, _torch._empty(q, lse_dims, "float32"), _none(q), _none(q)
+    return o, _torch._empty(q, lse_dims, "float32"), _nothing(q), _nothing(q)
 
 
 def bwd(dout, q, k, v, out, softmax_lse, dq=None, dk=None, dv=None, cu_seqlens_q=None, cu_seqlens_k=None,
         seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, is_causal=False,
         window_size_left=-1, window_size_right=-1, softcap=0.0, deterministic=False, sm_margin=0):  # fmt: skip
-    maxima = (None if cu_seqlens_q is None else max_seqlen_q, None if cu_seqlens_k is None else max_seqlen_k)
-    backward_into(
-        {"dq": dq, "dk": dk, "dv": dv}, dout, q, k, v, out, softmax_lse, softmax_scale=softmax_scale, causal=is_causal,
-        window_size=(window_size_left, window_size_right), softcap=softcap, deterministic=deterministic, maxima=maxima,
-        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k
+    _flash_attn_backward(
+        dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k,
+        dq, dk, dv, softmax_scale, is_causal, window_size_left, window_size_right, softcap, deterministic
     )  # fmt: skip
-    return tuple(_none(q) for _ in range(5))
+    return tuple(_nothing(q) for _ in range(5))
 
 
 def _fake_bwd(dout, q, *others, **named):
-    return tuple(_none(q) for _ in range(5))
+    return tuple(_nothing(q) for _ in range(5))
 
 
 def fwd_combine(out_partial, lse_partial, out=None, out_dtype=None):

@@ -3,14 +3,15 @@ reads what a tensor holds."""
 
 from __future__ import annotations
 
-from . import _abi, _arrays, _documents, _forward
+from .. import _abi, _arrays
+from . import documents as _documents
+from . import forward as _forward
 
-# What the backward pass has of _forward.TENSORS.
-TENSORS = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "alibi_slopes")
+# What the backward pass has of the forward pass's tensors.
+ALL_TENSORS = tuple(name for name in _abi.BackwardParams.tensors() if name in _forward.ALL_TENSORS)
+SCALES = tuple(name for name in ALL_TENSORS if name in _forward.SCALES)
+TENSORS = tuple(name for name in ALL_TENSORS if name not in SCALES)
 COLUMNS = 256  # of q or v, at most
-# And of _forward.SCALES.
-SCALES = ("q_scale", "k_scale", "v_scale", "v_mean", "lse_offset")
-ALL_TENSORS = (*TENSORS, *SCALES)
 FLAGS = _abi.FLAG_DETERMINISTIC | _abi.FLAG_CENTERED_K
 
 
@@ -49,6 +50,7 @@ def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=N
     into new memory. tensors: by name, those that are given."""
     arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse}
     place = _arrays.place_of(**arrays, **tensors)
+    _forward.check_numbers(q, k, mask, window, maxima, tensors)
     wanted = dict(zip(("dq", "dk", "dv"), outputs(dout, q, k, v)))
     if with_dsinks:
         wanted["dsinks"] = tensors["sinks"].shape, tensors["sinks"].dtype

@@ -13,7 +13,11 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 import torch
 import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arrays, _forward
+from .. import _abi, _arrays
+from .._calls import arguments as _arguments
+from .._calls import forward as _forward
+from .._debug import checks as _checks
+from .._debug import log as _log
 
 MOST = 1024  # calls that are kept
 _SCALARS = frozenset((type(None), bool, int, float, str, tuple, torch.dtype))
@@ -104,6 +108,8 @@ def calls() -> Dict[tuple, Any]:
 
 
 def keep(made: tuple, call: Any) -> None:
+    if _checks.ASKED or _log.ASKED:  # which look at each call
+        return
     known = calls()
     if len(known) >= MOST:
         known.clear()
@@ -116,8 +122,8 @@ def multiprocessors(device: torch.device) -> int:
 
 # ---- forward and forward_schedule ----
 
-_NONE = ("softmax_scale", "kernel", "out_dtype", "window", "chunk", "max_seqlen_q", "max_seqlen_k", "softcap")
-_NUMBERS = {"causal": False, "two_level": False, "batch_invariant": False, **dict.fromkeys(_NONE)}  # unless given
+_NUMBERS = {name: x for name, x in _arguments.defaults(_arguments.Forward).items()
+            if name not in (*_forward.ALL_TENSORS, "out")}  # fmt: skip
 _READ = tuple(name for name in _forward.ALL_TENSORS if name != "schedule")  # what a schedule is made for
 
 
@@ -150,6 +156,10 @@ def repeated(made_of, q, k, v, given):
     made = calls().get(made_of[0])
     if made is None:
         return None
+    if q.is_cpu and made.names:
+        window, chunk = given.get("window"), given.get("chunk") or 0
+        maxima = given.get("max_seqlen_q"), given.get("max_seqlen_k")
+        _checks.lengths(q, k, maxima, -1 if window is None else window[0], chunk, {x: given[x] for x in made.names})
     out = given.get("out")
     (o_dims, dtype), (lse_dims, lse_dtype) = made.outputs
     o = torch.empty(o_dims, dtype=dtype, device=q.device) if out is None else out
@@ -189,15 +199,12 @@ def remember(made_of, q, k, v, given, how, named, o=None, lse=None, made_for=Non
 
 # ---- append ----
 
-APPENDED = ("k", "v", "k_cache", "v_cache", "cache_seqlens", "cu_seqlens_new", "seqused_new", "page_table",
-             "cache_batch_idx", "slot_mapping", "q", "q_out", "rotary_cos", "rotary_sin", "rotary_positions", "k_scale",
-             "v_scale", "q_scale")  # fmt: skip
 WRITTEN = ("k_cache", "v_cache", "q_out")
 
 
 def append_again(flags, tensors):
     """Whether the call was made before, and is now, once more."""
-    given = [tensors[name] for name in APPENDED]
+    given = [tensors[name] for name in _arrays.APPENDED]
     call = calls().get(key(given, ("append", flags))) if is_plain(given) else None
     if call is None or call([x for x in given if x is not None]) is None:
         return False

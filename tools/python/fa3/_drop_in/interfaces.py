@@ -6,17 +6,24 @@ FP8."""
 
 from __future__ import annotations
 
+import contextlib
 import numbers
+import re
+from typing import Any
 
 import torch
 
 import fa3
 
-from . import _backward, _by_rows, _forward, _torch
+from .._calls import backward as _backward
+from .._calls import forward as _forward
+from .._frameworks import torch as _torch
+from . import by_rows
 
 COLUMNS = 256  # of V, in one call, so that it may have gradients
 WIDE_COLUMNS = 512  # where q has more than those, or there is qv
 FP8 = torch.float8_e4m3fn
+Output = Any  # out, or where it is asked for (out, lse): which one, types cannot tell from other packages' signatures
 WITHOUT_GRADIENTS = {"page_table", "leftpad_k", "cache_batch_idx", "qv"}
 
 
@@ -27,6 +34,18 @@ def refuse(**features):
             raise NotImplementedError(f"{name} is given, which fa3 does not compute")
 
 
+@contextlib.contextmanager
+def callers_names(called):
+    """Errors inside name the caller's arguments. called: {fa3's name: the caller's}."""
+    try:
+        yield
+    except (TypeError, ValueError, NotImplementedError) as error:
+        if len(error.args) == 1:
+            text = re.sub(r"\b(\w+)\b", lambda name: called.get(name[1], name[1]), str(error.args[0]))
+            error.args = (text,)
+        raise
+
+
 def refuse_dropout(dropout_p):
     if dropout_p:
         raise NotImplementedError(f"dropout_p is {dropout_p}: fa3 has no dropout")
@@ -34,9 +53,16 @@ def refuse_dropout(dropout_p):
 
 def attend(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), attention_chunk=0, k_new=None,
            v_new=None, cu_seqlens_k_new=None, rotary_cos=None, rotary_sin=None, rotary_seqlens=None,
-           rotary_interleaved=True, out=None, **named):  # fmt: skip
+           rotary_interleaved=True, out=None, called=None, **named):  # fmt: skip
     """(o, lse). named: those of `_computed`; q, k and v lie as in `fa3.forward`. k_new and v_new are written into the
-    caches k and v first, behind seqused_k, which counts what stands there before."""
+    caches k and v first, behind seqused_k, which counts what stands there before. called: what the caller calls fa3's
+    arguments, for errors."""
+    if called and not torch.compiler.is_compiling():
+        new = {"k_new": k_new, "v_new": v_new, "cu_seqlens_k_new": cu_seqlens_k_new, "rotary_seqlens": rotary_seqlens}
+        how = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_interleaved": rotary_interleaved}
+        with callers_names(called):
+            return attend(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size,
+                          attention_chunk=attention_chunk, out=out, **new, **how, **named)  # fmt: skip
     if softmax_scale is None:
         softmax_scale = (q.shape[-1] + (v.shape[-1] if named.get("qv") is not None else 0)) ** -0.5
     mask = _mask(causal, window_size, attention_chunk)
@@ -51,8 +77,25 @@ def attend(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), a
 
 def _mask(causal, window_size, chunk):
     """(left, right, chunk), -1 being no bound, and 0 no chunk."""
-    left, right = (-1, -1) if window_size is None else (_side(x) for x in window_size)
+    left, right = (-1, -1) if window_size is None else (_side(x) for x in sides(window_size))
     return left, 0 if causal else right, chunk or 0
+
+
+def sides(window_size):
+    """Its two bounds."""
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise TypeError(f"window_size is {window_size!r}, must be (left, right)") from None
+    return left, right
+
+
+def apart(name, x, count, dims=""):
+    """q, k and v, or k and v, of a tensor that has them one behind the other before its heads. dims: before those."""
+    rank, text = len(dims.split()) + 3, f"{dims} {count} heads head_dim".split()
+    if x.dim() != rank or x.shape[-3] != count:
+        raise ValueError(f"{name} has dims {tuple(x.shape)}, must have {rank}: {', '.join(text)}")
+    return x.unbind(-3)
 
 
 def _side(x):
@@ -79,9 +122,14 @@ def _padded(q, k, v, more, more_v, k_new, v_new, out, qv=None, **named):
     return (o if out is None else out.copy_(o)), lse
 
 
-def _contiguous_rows(x):
+def maybe_contiguous(x):
     """x with a contiguous last dimension."""
     return x if x is None or x.stride(-1) == 1 else x.contiguous()
+
+
+def round_multiple(x, m):
+    """The least multiple of m that is at least x."""
+    return -(-x // m) * m
 
 
 def _with_new(q, k, v, *, mask, k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens,
@@ -119,7 +167,7 @@ def _with_new(q, k, v, *, mask, k_new, v_new, cu_seqlens_k_new, rotary_cos, rota
 def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlens, moving, where, turns, scales):
     """q, rotated if there is something to rotate by. moving: queries stand one behind the other, as under each mask;
     otherwise all of a sequence stand at its first new row. scales: of caches of e4m3, for new rows of 16 bits."""
-    k_new, v_new, q = (_contiguous_rows(x) for x in (k_new, v_new, q))
+    k_new, v_new, q = (maybe_contiguous(x) for x in (k_new, v_new, q))
     rounds = k.dtype == v.dtype == FP8 and FP8 not in (k_new.dtype, v_new.dtype)
     for name, x, cache in (("k", k_new, k), ("v", v_new, v)):
         if x.dtype != cache.dtype and not rounds:
@@ -185,10 +233,10 @@ def keys_of(k, page_table):
 def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, softcap=0.0, out=None, qv=None,
               **named):  # fmt: skip
     """named: of `fa3.forward`, and deterministic; None is not given."""
-    named = {name: x for name, x in {**named, "qv": _contiguous_rows(qv)}.items() if x is not None}
-    q = _contiguous_rows(q)
+    named = {name: x for name, x in {**named, "qv": maybe_contiguous(qv)}.items() if x is not None}
+    q = maybe_contiguous(q)
     if "cu_seqlens_k" in named or not named.keys() & {"seqused_k", "page_table"}:  # caches are not copied
-        k, v = _contiguous_rows(k), _contiguous_rows(v)
+        k, v = maybe_contiguous(k), maybe_contiguous(v)
     named["softcap"] = max(softcap or 0.0, 0.0)
     named = _with_maxima(k, named)
     if k.dtype == FP8:
@@ -206,9 +254,9 @@ def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, 
     elif whole(left) and (whole(right) or right == 0):
         how = {"chunk": chunk, "causal": right == 0}
     else:  # no mask of the library is both: the chunks become sequences, and have the window
-        return _by_rows.chunks(_columns, q, k, v, chunk, out=out, window=(left, right), **named)
+        return by_rows.chunks(_columns, q, k, v, chunk, out=out, window=(left, right), **named)
     if "leftpad_k" in named and "page_table" in named:
-        k, v, named = _by_rows.without_padding(k, v, **named)
+        k, v, named = by_rows.without_padding(k, v, **named)
     return _columns(q, k, v, out=out, **how, **named)
 
 

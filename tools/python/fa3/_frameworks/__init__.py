@@ -1,0 +1,1 @@
+"""fa3 for torch, transformers and diffusers."""
