@@ -37,7 +37,6 @@ FUNCTION_LINES = {
     "ptx/tile/epilogue/combine.cuh: combine": 88,
     "src/forward/plan/lengths.cpp: plan_lengths_params": 87,
     "tools/fa3-bench/options.cpp: parse": 152,
-    "tools/fa3-sass/handovers/mbarriers.cpp: find_mbarriers": 112,
     "tools/peers/peers.py: parse": 82,
     "tools/python/fa3/__init__.py: forward": 89,
 }

@@ -143,6 +143,52 @@ class Mbarriers {
     return result;
   }
 
+  // The barrier at an address, or the ring that has it.
+  Mbarrier* at(std::uint32_t address) {
+    Mbarrier* found = nullptr;
+    for (Mbarrier& barrier : result_.mbarriers)
+      if (barrier.address <= address) found = &barrier;
+    return found;
+  }
+
+  // For how many arrivals each barrier is made. `starts` are the addresses of those that are used.
+  void note_counts(const std::vector<int>& inits, const std::vector<Use>& init, const std::set<std::uint32_t>& starts) {
+    const auto counts = operand_values(listing_, cfg_, inits, init_count, Meeting::all);
+    for (size_t k = 0; k < init.size(); ++k) {
+      // In a loop it cannot be said which barrier has which count.
+      Mbarrier* barrier = init[k].known && !in_any_loop(inits[k]) ? at(init[k].address) : nullptr;
+      std::set<std::uint32_t>& to = barrier ? barrier->counts : result_.other_counts;
+      for (int v = 0; v < counts[k].count; ++v) {
+        const std::uint32_t count = full_count - counts[k].values[v] / 2;
+        if (!counts[k].runtime && count < full_count / 2) to.insert(count);
+      }
+      if (barrier) barrier->inits.push_back(inits[k]);
+      // One that nobody is seen to use harms nobody.
+      if (counts[k].count == 1 && !counts[k].runtime && counts[k].values[0] == 2 * full_count && init[k].known &&
+          starts.contains(init[k].address))
+        result_.odd_counts.push_back(inits[k]);
+    }
+  }
+  void note_uses(std::vector<int> Mbarrier::*to, const std::vector<Use>& list) {
+    for (const Use& use : list)
+      if (use.known) (at(use.address)->*to).push_back(use.instruction);
+  }
+  void note_bytes(const std::vector<int>& expecting, const std::vector<Use>& expectation) {
+    const auto bytes = operand_values(listing_, cfg_, expecting, last_operand, Meeting::all);
+    for (size_t k = 0; k < expectation.size(); ++k)
+      if (expectation[k].known)
+        for (int v = 0; v < bytes[k].count; ++v)
+          at(expectation[k].address)
+              ->bytes.insert(bytes[k].runtime ? "runtime" : std::to_string(bytes[k].values[v]));
+  }
+  void note_waits(const std::vector<Use>& wait) {
+    for (size_t w = 0; w < wait.size(); ++w) {
+      if (!wait[w].known) continue;
+      at(wait[w].address)->waits.push_back(wait[w].instruction);
+      at(wait[w].address)->parities.push_back(kernel_.protocol.parities[w]);
+    }
+  }
+
   void find_mbarriers() {
     const std::vector<int> inits = where(initialises_mbarrier);
     const std::vector<int> expecting = where(expects_bytes);
@@ -203,46 +249,13 @@ class Mbarriers {
       result_.mbarriers.emplace_back();
       result_.mbarriers.back().address = start;
     }
-    const auto at = [&](std::uint32_t address) -> Mbarrier* {
-      Mbarrier* found = nullptr;
-      for (Mbarrier& barrier : result_.mbarriers)
-        if (barrier.address <= address) found = &barrier;
-      return found;
-    };
-    const auto counts = operand_values(listing_, cfg_, inits, init_count, Meeting::all);
-    for (size_t k = 0; k < init.size(); ++k) {
-      // In a loop it cannot be said which barrier has which count.
-      Mbarrier* barrier = init[k].known && !in_any_loop(inits[k]) ? at(init[k].address) : nullptr;
-      std::set<std::uint32_t>& to = barrier ? barrier->counts : result_.other_counts;
-      for (int v = 0; v < counts[k].count; ++v) {
-        const std::uint32_t count = full_count - counts[k].values[v] / 2;
-        if (!counts[k].runtime && count < full_count / 2) to.insert(count);
-      }
-      if (barrier) barrier->inits.push_back(inits[k]);
-      // One that nobody is seen to use harms nobody.
-      if (counts[k].count == 1 && !counts[k].runtime && counts[k].values[0] == 2 * full_count && init[k].known &&
-          starts.contains(init[k].address))
-        result_.odd_counts.push_back(inits[k]);
-    }
-    const auto put = [&](const std::vector<Use>& list, std::vector<int> Mbarrier::*to) {
-      for (const Use& use : list)
-        if (use.known) (at(use.address)->*to).push_back(use.instruction);
-    };
-    put(arrival, &Mbarrier::arrivals);
-    put(expectation, &Mbarrier::expectations);
-    put(announcement, &Mbarrier::announcements);
-    put(load, &Mbarrier::loads);
-    const auto bytes = operand_values(listing_, cfg_, expecting, last_operand, Meeting::all);
-    for (size_t k = 0; k < expectation.size(); ++k)
-      if (expectation[k].known)
-        for (int v = 0; v < bytes[k].count; ++v)
-          at(expectation[k].address)
-              ->bytes.insert(bytes[k].runtime ? "runtime" : std::to_string(bytes[k].values[v]));
-    for (size_t w = 0; w < wait.size(); ++w) {
-      if (!wait[w].known) continue;
-      at(wait[w].address)->waits.push_back(wait[w].instruction);
-      at(wait[w].address)->parities.push_back(kernel_.protocol.parities[w]);
-    }
+    note_counts(inits, init, starts);
+    note_uses(&Mbarrier::arrivals, arrival);
+    note_uses(&Mbarrier::expectations, expectation);
+    note_uses(&Mbarrier::announcements, announcement);
+    note_uses(&Mbarrier::loads, load);
+    note_bytes(expecting, expectation);
+    note_waits(wait);
 
     std::vector<Use> any_arrival = arrival;
     any_arrival.insert(any_arrival.end(), expectation.begin(), expectation.end());
