@@ -65,9 +65,9 @@ struct Origins {
   bool followed = true;     // to the end
 };
 
-class Finder {
+class PhaseFinder {
  public:
-  Finder(const Listing& listing, const Cfg& cfg, const std::vector<MbarrierPlace>& waits,
+  PhaseFinder(const Listing& listing, const Cfg& cfg, const std::vector<MbarrierPlace>& waits,
          const std::vector<MbarrierPlace>& arrivals)
       : listing_(listing), cfg_(cfg), waits_(waits), arrivals_(arrivals), block_of_(listing.code.size(), -1) {
     for (int b : cfg.order)
@@ -483,7 +483,7 @@ class Finder {
 
 std::vector<int> waits_left_out(const Listing& listing, const Cfg& cfg, const std::vector<MbarrierPlace>& waits,
                                 const std::vector<MbarrierPlace>& arrivals) {
-  return Finder(listing, cfg, waits, arrivals).run();
+  return PhaseFinder(listing, cfg, waits, arrivals).run();
 }
 
 }  // namespace sass
