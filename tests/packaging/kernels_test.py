@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A build with fewer kernels (-Dkernels): the library has the rows that match, and the passes; it takes those alone,
-also for smaller head dimensions, and refuses what none of them does. Kernels are copied from another build (-Dcubins).
+"""A build with fewer kernels (-Dkernels): the library has the rows that match, and the passes that they need; it takes
+those alone, also for smaller head dimensions, and refuses what none of them does. Kernels are copied
+from another build (-Dcubins).
 
 usage: kernels_test.py BUILD CUDA -- C_COMPILER
 """
@@ -8,6 +9,7 @@ import fnmatch
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -34,10 +36,21 @@ int main(void) {
 """
 
 
-def table():
-    """The names of all rows."""
-    rows = run(sys.executable, ROOT / "tools/build/rows.py", ROOT / "ptx/table/rows.def").splitlines()
+def table(*chosen):
+    """The names of all rows; of those that a file and patterns choose."""
+    rows = run(sys.executable, ROOT / "tools/build/rows.py", ROOT / "ptx/table/rows.def", *chosen).splitlines()
     return [row.split()[1] for row in rows]
+
+
+def check_passes(file, passes):
+    """The backward pass has its own, and fa3_quantize takes the kernels of the largest heads where there is no FP8."""
+    backward = {name for name in passes if "_bwd_" in name}
+    small = {name for name in passes if re.match("fa3_pass_(quantize|measure).*_d(64|128)$", name)}
+    need(len(backward) > 10 and len(small) == 8, f"{backward}, {small}")
+    for pattern, left_out in (("fa3_fwd_bf16_d128_full_*", backward | small), ("fa3_fwd_e4m3_*", backward),
+                              ("fa3_bwd_bf16_*", small)):
+        found = {name for name in table(file, pattern) if name.startswith("fa3_pass_")}
+        need(found == passes - left_out, f"{pattern}: passes {found ^ (passes - left_out)}")
 
 
 def make(folder, *patterns, status=0):
@@ -92,6 +105,7 @@ def main():
     need(len(expected) - sum(name.startswith("fa3_pass_") for name in names) == 9, f"kernels {expected}")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
+        check_passes(folder / "rows.def", {row for row in names if row.startswith("fa3_pass_")})
         output = make(folder, "fa3_fwd_bf16_*", "fa3_fwd_bf61_*", status=1)
         need("no kernel has a name that matches 'fa3_fwd_bf61_*'" in output, output)
         need("no pattern for the names of the kernels" in make(folder, status=1), "no pattern is none")

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The table of kernels, ptx/table/rows.def: prints its rows, each as its kernel's file, its name and its text, with tabs
 between. With patterns for names, such as 'fa3_fwd_bf16_*', only those that match one, and those without which they
-cannot run: the passes, and for a kernel of dk and dv that of dq. The table of these rows alone is written to OUTPUT.
+cannot run: for a kernel of dk and dv that of dq, and the passes, but those of the backward pass only with a kernel of
+it, and those of fa3_quantize for small heads only with a kernel of e4m3. The table of these rows alone is written to
+OUTPUT.
 """
 import argparse
 import collections
@@ -68,7 +70,15 @@ def chosen_of(every, patterns):
 
     chosen = [row for row in every if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
     keys = [partner(row) for row in chosen if is_backward(row, "keys")]
-    return [row for row in every if row in chosen or row.kind == PASS
+    has_backward = any(row.kind == BACKWARD for row in chosen)
+    has_e4m3 = any("e4m3" in row.name for row in chosen)
+
+    def is_needed(row):
+        if row.kernel in ("quantize", "measure"):
+            return has_e4m3 or row.cells[2] == "256"
+        return has_backward or not row.kernel.startswith("bwd_")
+
+    return [row for row in every if row in chosen or (row.kind == PASS and is_needed(row))
             or (is_backward(row, "queries") and partner(row) in keys)]
 
 

@@ -19,9 +19,9 @@ using tools::Layout;
 constexpr int64_t keys_before = 1000;  // of each sequence
 constexpr float scale = 0.03f;
 
-class Runner {
+class AppendRunner {
  public:
-  Runner(const Protocol& protocol, const Appending& chosen) : protocol_(protocol), a_(chosen) {
+  AppendRunner(const Protocol& protocol, const Appending& chosen) : protocol_(protocol), a_(chosen) {
     make_places();
     make_angles();
     const int64_t rows = a_.all_rows(), d = a_.head_dim;
@@ -202,7 +202,7 @@ std::vector<Appending> appendings() {
 }
 
 std::vector<AppendResult> run_appendings(const Protocol& protocol, const std::vector<Appending>& appendings) {
-  return run_each<Runner>(protocol, appendings);
+  return run_each<AppendRunner>(protocol, appendings);
 }
 
 void print(FILE* out, const std::vector<AppendResult>& results) {

@@ -19,9 +19,9 @@ const char* dtype_name(fa3_dtype dtype) { return dtype == FA3_DTYPE_FP32 ? "fp32
 // Parts of N(0,1) are the same numbers, each from so many elements further on.
 constexpr int64_t shift = 8;
 
-class Runner {
+class CombineRunner {
  public:
-  Runner(const Protocol& protocol, const Combination& chosen) : protocol_(protocol), c_(chosen) {
+  CombineRunner(const Protocol& protocol, const Combination& chosen) : protocol_(protocol), c_(chosen) {
     const int64_t count = c_.elements() + shift * c_.parts, rows = c_.rows();
     const int width = tools::element_bytes(c_.parts_dtype);
     numbers_.resize(size_t(count * width));
@@ -143,7 +143,7 @@ std::vector<Combination> combinations() {
 }
 
 std::vector<CombineResult> run_combinations(const Protocol& protocol, const std::vector<Combination>& combinations) {
-  return run_each<Runner>(protocol, combinations);
+  return run_each<CombineRunner>(protocol, combinations);
 }
 
 void print(FILE* out, const std::vector<CombineResult>& results) {

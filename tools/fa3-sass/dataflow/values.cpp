@@ -297,6 +297,10 @@ void step(State& state, const Instruction& i) {
 
 }  // namespace
 
+std::string_view first_operand(const Instruction& i) {
+  return i.operands.empty() ? std::string_view() : std::string_view(i.operands.front());
+}
+
 std::string_view last_operand(const Instruction& i) {
   return i.operands.empty() ? std::string_view() : std::string_view(i.operands.back());
 }

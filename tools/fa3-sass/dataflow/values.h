@@ -27,7 +27,8 @@ enum class Meeting { all, unknown };
 std::vector<Values> operand_values(const Listing& listing, const Cfg& cfg, const std::vector<int>& wanted,
                                    std::string_view (*operand)(const Instruction&), Meeting meeting);
 
-// The last operand, and what is added up in an address: "R4+UR39+0x38000" of "[R4+UR39+0x38000]".
+// The first operand, the last one, and what is added up in an address: "R4+UR39+0x38000" of "[R4+UR39+0x38000]".
+std::string_view first_operand(const Instruction& instruction);
 std::string_view last_operand(const Instruction& instruction);
 std::string_view address_operand(const Instruction& instruction);
 

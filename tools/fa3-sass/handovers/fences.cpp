@@ -7,9 +7,9 @@
 namespace sass {
 namespace {
 
-class Finder {
+class FenceFinder {
  public:
-  Finder(const Listing& listing, const Cfg& cfg, const std::vector<bool>& one_lane)
+  FenceFinder(const Listing& listing, const Cfg& cfg, const std::vector<bool>& one_lane)
       : listing_(listing), cfg_(cfg), one_lane_(one_lane) {}
 
   Unfenced run() {
@@ -85,7 +85,7 @@ class Finder {
 }  // namespace
 
 Unfenced unfenced_of(const Listing& listing, const Cfg& cfg, const std::vector<bool>& one_lane) {
-  return Finder(listing, cfg, one_lane).run();
+  return FenceFinder(listing, cfg, one_lane).run();
 }
 
 }  // namespace sass

@@ -12,9 +12,6 @@
 namespace sass {
 namespace {
 
-std::string_view first_operand(const Instruction& i) {
-  return i.operands.empty() ? std::string_view() : std::string_view(i.operands.front());
-}
 std::string_view second_operand(const Instruction& i) {
   return i.operands.size() < 2 ? std::string_view() : std::string_view(i.operands[1]);
 }
@@ -26,9 +23,9 @@ std::string_view map_operand(const Instruction& i) {
   return operand.size() > 2 && operand.front() == '[' ? operand.substr(1, operand.size() - 2) : std::string_view();
 }
 
-class Finder {
+class HandoverFinder {
  public:
-  explicit Finder(const Kernel& kernel) : kernel_(kernel), listing_(kernel.listing), cfg_(kernel.cfg) {}
+  explicit HandoverFinder(const Kernel& kernel) : kernel_(kernel), listing_(kernel.listing), cfg_(kernel.cfg) {}
 
   Handovers run() {
     for (int b : cfg_.order)
@@ -215,6 +212,6 @@ class Finder {
 
 }  // namespace
 
-Handovers handovers_of(const Kernel& kernel) { return Finder(kernel).run(); }
+Handovers handovers_of(const Kernel& kernel) { return HandoverFinder(kernel).run(); }
 
 }  // namespace sass

@@ -25,9 +25,6 @@ struct Use {
 };
 
 std::string_view init_count(const Instruction& i) { return last_operand(i); }
-std::string_view first_operand(const Instruction& i) {
-  return i.operands.empty() ? std::string_view() : std::string_view(i.operands.front());
-}
 
 // "[UR8]" -> 8; -1 if it is none.
 int uniform_register(std::string_view text) {

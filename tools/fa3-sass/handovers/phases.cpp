@@ -13,9 +13,9 @@
 namespace sass {
 namespace {
 
-class Finder : TurnFlow {
+class PhaseFinder : TurnFlow {
  public:
-  Finder(const Listing& listing, const Cfg& cfg, const std::vector<MbarrierPlace>& waits,
+  PhaseFinder(const Listing& listing, const Cfg& cfg, const std::vector<MbarrierPlace>& waits,
          const std::vector<MbarrierPlace>& arrivals)
       : TurnFlow(listing, cfg), waits_(waits), arrivals_(arrivals) {}
 
@@ -257,7 +257,7 @@ class Finder : TurnFlow {
 
 std::vector<int> waits_left_out(const Listing& listing, const Cfg& cfg, const std::vector<MbarrierPlace>& waits,
                                 const std::vector<MbarrierPlace>& arrivals) {
-  return Finder(listing, cfg, waits, arrivals).run();
+  return PhaseFinder(listing, cfg, waits, arrivals).run();
 }
 
 }  // namespace sass

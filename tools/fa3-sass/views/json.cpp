@@ -21,12 +21,12 @@ std::string text_of(const Json& report) {
 }
 
 // Most figures are counts: 12, not 12.0. What is not finite becomes null.
-Json number(double value) {
+Json number_json(double value) {
   const bool whole = std::abs(value) < 1e15 && value == std::trunc(value);
   return whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
 }
 
-Json value_of(const Figure& figure) { return figure.is_text ? Json(figure.text) : number(figure.value); }
+Json value_of(const Figure& figure) { return figure.is_text ? Json(figure.text) : number_json(figure.value); }
 
 Json object_of(const Figures& figures) {
   Json object = Json::object();
@@ -64,9 +64,9 @@ std::vector<std::string> floors_json(const Kernel& kernel) {
     if (!loop.hot) continue;
     const Floors f = floors(kernel, loop);
     Json entry = {{"name", kernel.record.name}, {"role", loop.role}, {"warpgroups", f.warpgroups}};
-    for (const Floors::Unit& unit : f.units()) entry[unit.name] = number(unit.clocks);
+    for (const Floors::Unit& unit : f.units()) entry[unit.name] = number_json(unit.clocks);
     if (const Clocks clocks = estimated_clocks(kernel, loop); clocks.turn > 0) {
-      entry["estimated turn"] = number(clocks.turn);
+      entry["estimated turn"] = number_json(clocks.turn);
       entry["estimated tensor share"] = clocks.tensor;
     }
     entries.push_back(text_of(entry));
