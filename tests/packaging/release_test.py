@@ -39,8 +39,8 @@ def committed(tree):
 
 
 def release(tree, place, builds, status=0):
-    done = subprocess.run([sys.executable, "-B", tree / "tools/release", place, "--builds", builds], capture_output=True,
-                          text=True)
+    done = subprocess.run([sys.executable, "-B", tree / "tools/release", place, "--builds", builds],
+                          capture_output=True, text=True)
     need(done.returncode == status, f"exit status {done.returncode}: {done.stdout}{done.stderr}")
     return done.stdout + done.stderr
 

@@ -26,7 +26,8 @@ def main():
         os.symlink(ROOT, project / "subprojects/libfa3")
         # pkg-config finds nothing, CMake is not asked: what the tests and tools need is not there.
         environment = {**os.environ, "PKG_CONFIG_LIBDIR": str(folder), "PKG_CONFIG_PATH": "", "CMAKE": "/bin/false"}
-        run(MESON, "setup", build, project, f"-Dlibfa3:cuda={CUDA}", f"-Dlibfa3:cubins={BUILD / 'ptx'}", "-Ddefault_library=static", env=environment)
+        run(MESON, "setup", build, project, f"-Dlibfa3:cuda={CUDA}", f"-Dlibfa3:cubins={BUILD / 'ptx'}",
+            "-Ddefault_library=static", env=environment)
 
         targets = {target["name"]: target for target in json.loads(run(MESON, "introspect", "--targets", build))}
         kernels = {path.stem for path in (BUILD / "ptx").glob("*.cubin")}

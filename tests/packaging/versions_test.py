@@ -37,10 +37,11 @@ def main():
     for place, found in (
             ("fa3.__version__", fa3.__version__),
             ("CITATION.cff", re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.M)[1]),
-            ("conda's recipe", re.search(r'^  version: "(.*)"$', (ROOT / "tools/packaging/conda/recipe.yaml").read_text(),
-                                         re.M)[1])):
+            ("conda's recipe", re.search(r'^  version: "(.*)"$',
+                                         (ROOT / "tools/packaging/conda/recipe.yaml").read_text(), re.M)[1])):
         need(found == version, f"{place} is {found}, fa3.h's version {version}")
-    listed = run("git", "-C", ROOT, "tag", "--list", "v*", "--format=%(refname:strip=2) %(committerdate:short)%(*committerdate:short)")
+    listed = run("git", "-C", ROOT, "tag", "--list", "v*",
+                 "--format=%(refname:strip=2) %(committerdate:short)%(*committerdate:short)")
     tags = {line.split()[0][1:]: line.split()[1] for line in listed.splitlines()}
     if not tags:
         print("SKIPPED: the dates of tags: this clone has none")
@@ -50,7 +51,8 @@ def main():
 
     dates = {number: date for number, date, _ in HEADING.findall(changes) if " " not in date}
     last = next(iter(dates))
-    for wrong, found in (({**dates, last: "2020-01-01"}, f"{last} is dated"), ({**dates, "9.0.0": "2026-01-01"}, "tag v9")):
+    for wrong, found in (({**dates, last: "2020-01-01"}, f"{last} is dated"),
+                         ({**dates, "9.0.0": "2026-01-01"}, "tag v9")):
         need(any(complaint.startswith(found) for complaint in check_changes(changes, version, abi, wrong)),
              f"not found: {found}")
     need(check_changes(changes, "9.9.9", abi, {}), "another version is not found")

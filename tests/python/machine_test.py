@@ -41,8 +41,8 @@ def ask(*words, driver="", path=library, wrapped=False):
 def make_driver(folder, **values):
     folder.mkdir()
     source = DRIVER.format(**{"init": 0, "version": 12040, "count": 2, **values})
-    subprocess.run([*compiler, "-x", "c", "-", "-shared", "-fPIC", "-o", folder / "libcuda.so.1"], input=source, text=True,
-                   check=True)  # fmt: skip
+    command = [*compiler, "-x", "c", "-", "-shared", "-fPIC", "-o", folder / "libcuda.so.1"]
+    subprocess.run(command, input=source, text=True, check=True)
     return folder
 
 

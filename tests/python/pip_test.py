@@ -50,12 +50,13 @@ def main():
         # As in pip's own environment, Meson is a module of the Python that builds.
         (meson,) = (ROOT / ".toolchain/lib").glob("python3*/site-packages")
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(meson), "CXXFLAGS": "-O0"}
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-v", "wheel", ROOT, "-w", folder, "--no-deps",
-               "--no-index", "--no-build-isolation"]  # fmt: skip
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-v", "wheel", ROOT, "-w", folder,
+               "--no-deps", "--no-index", "--no-build-isolation"]  # fmt: skip
         settings = [f"-Ccuda={CUDA}", f"-Ccubins={BUILD / 'ptx'}", f"-Ckernels={KERNELS}"]
         for setting, said in (("-Ckernel=*", "there is no setting kernel, only kernels, cuda, cubins, build-dir"),
                               ("-Ckernels=fa3_*", "kernels is given 2 times, must be one text")):
-            done = subprocess.run([*map(str, [*pip, *settings, setting])], env=environment, capture_output=True, text=True)
+            command = [*map(str, [*pip, *settings, setting])]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
             assert done.returncode != 0 and said in done.stdout + done.stderr, done
         done = subprocess.run([*map(str, [*pip, *settings])], env=environment, capture_output=True, text=True)
         output = done.stdout + done.stderr

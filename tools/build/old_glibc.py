@@ -77,8 +77,8 @@ def main():
     parser.add_argument("compiler", metavar="C_COMPILER", nargs="+")
     glibc, folder, ar, compiler = vars(parser.parse_args()).values()
     folder.mkdir(parents=True, exist_ok=True)
-    asked = {name: subprocess.run([*compiler, f"-print-file-name={name}"], check=True, stdout=subprocess.PIPE, text=True)
-             for name in LIBRARIES}
+    asked = {name: subprocess.run([*compiler, f"-print-file-name={name}"], check=True, stdout=subprocess.PIPE,
+                                  text=True) for name in LIBRARIES}
     libraries = {name: path for name, said in asked.items() if "/" in (path := said.stdout.strip())}
     for library, symbols in chosen(libraries, glibc).items():
         link(compiler, folder, library, symbols)

@@ -45,8 +45,8 @@ def build_folder(name):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     settings = checked(config_settings)
     with build_folder(settings.pop("build-dir", None)) as folder:
-        options = {"library_alone": "true", "default_library": "shared", "cuda": settings.get("cuda") or cuda_compiler(),
-                   **settings}  # fmt: skip
+        options = {"library_alone": "true", "default_library": "shared",
+                   "cuda": settings.get("cuda") or cuda_compiler(), **settings}  # fmt: skip
         again = ["--reconfigure"] if (folder / "build.ninja").exists() else []
         subprocess.run([*MESON, "setup", *again, folder, ROOT, *(f"-D{name}={x}" for name, x in options.items())],
                        check=True)  # fmt: skip

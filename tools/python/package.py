@@ -62,7 +62,8 @@ def pack(library, folder):
     """The path of the wheel."""
     files = [(path, data, False) for path, data in module_files()]
     files.append(("fa3/fa3.h", (ROOT / "include/fa3.h").read_bytes(), False))
-    files.append((f"fa3/libfa3.so.{packing.version('abi')}", packing.stripped(library, packing.machine_of(library)), True))
+    data = packing.stripped(library, packing.machine_of(library))
+    files.append((f"fa3/libfa3.so.{packing.version('abi')}", data, True))
     return packing.write_wheel(folder, "fa3", platform_tag(library), metadata(), files)
 
 

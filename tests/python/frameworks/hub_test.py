@@ -1,5 +1,5 @@
-"""The folder that tools/packaging/hub.py makes, loaded by the client of Hugging Face's hub (PyPI's kernels): attention on
-the CPU as torch computes it, fa3's other modules, and an fa3 of another version beside it, which is refused. Argument:
+"""The folder that tools/packaging/hub.py makes, loaded by the client of Hugging Face's hub (PyPI's kernels): attention
+on the CPU as torch computes it, fa3's other modules, and an fa3 of another version beside it, which is refused. Argument:
 the library. Skipped without torch or kernels."""
 
 import os
@@ -19,14 +19,20 @@ fa3 = get_local_kernel(pathlib.Path(sys.argv[1]), backend=sys.argv[2])
 assert fa3.library().path.startswith(sys.argv[1]), fa3.library().path
 torch.manual_seed(0)
 q, k, v = torch.randn(3, 1, 40, 2, 64, dtype=torch.bfloat16).unbind()
-right = torch.nn.functional.scaled_dot_product_attention(*(x.double().transpose(1, 2) for x in (q, k, v)), is_causal=True)
+heads_first = (x.double().transpose(1, 2) for x in (q, k, v))
+right = torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True)
 assert (fa3.attention(q, k, v, causal=True).double() - right.transpose(1, 2)).abs().max() < 0.02
 fa3.install("flash_attn_interface")
 from flash_attn_interface import flash_attn_func
 assert torch.equal(flash_attn_func(q, k, v, causal=True), fa3.attention(q, k, v, causal=True))
 print(pathlib.Path(fa3.__file__).parent.name, fa3.__version__, fa3.is_available())
 """
-OTHER = "import sys, types; other = sys.modules['fa3'] = types.ModuleType('fa3'); other.__version__ = other.__file__ = '9.9'; other.__all__ = []\n"
+OTHER = """
+import sys, types
+other = sys.modules["fa3"] = types.ModuleType("fa3")
+other.__version__ = other.__file__ = "9.9"
+other.__all__ = []
+"""
 
 
 def load(folder, backend, before=""):

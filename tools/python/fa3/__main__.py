@@ -48,7 +48,8 @@ def compute(library: _abi.Library, machine: _machine.Machine) -> bool:
         for result in selftest.selftest(library, [device for device in machine.devices if not device.problem]):
             is_right = is_right and result.is_right
             o, lse = result.errors
-            print(f"{result.by}: o within {o:.1e} of float64, lse within {lse:.1e}: {'ok' if result.is_right else 'WRONG'}")
+            verdict = "ok" if result.is_right else "WRONG"
+            print(f"{result.by}: o within {o:.1e} of float64, lse within {lse:.1e}: {verdict}")
     except _abi.Unsupported as error:
         print(f"no kernel was run: {error}")
     except RuntimeError as error:
