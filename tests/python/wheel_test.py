@@ -41,6 +41,8 @@ def check_metadata(wheel, version):
                  "Classifier: Typing :: Typed", "Project-URL: Paper, https://arxiv.org/abs/2407.08608",
                  "\n# libfa3"):  # fmt: skip
         assert f"\n{line}\n" in text, f"{line} is missing: {text[:2000]}"
+    plugins = inside.read(f"fa3-{version}.dist-info/entry_points.txt").decode()
+    assert plugins == "[vllm.general_plugins]\nfa3 = fa3._as:plugin\n", plugins
     assert "](tools/" not in text, "links to what is in no wheel"
     (size,) = (info.file_size for info in inside.infolist() if ".so" in info.filename)
     assert size < library.stat().st_size, "the library is not stripped"

@@ -50,6 +50,14 @@ def metadata():
     return "\n".join(lines) + "\n\n" + packing.document(project["readme"]).decode()
 
 
+def entry_points():
+    """What entry_points.txt has."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = [f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in names.items())
+             for group, names in groups.items()]  # fmt: skip
+    return "\n".join(lines).encode()
+
+
 def module_files():
     """(path, bytes) of the module, without a library."""
     folder = ROOT / "tools/python"
@@ -64,6 +72,7 @@ def pack(library, folder):
     files.append(("fa3/fa3.h", (ROOT / "include/fa3.h").read_bytes(), False))
     data = packing.stripped(library, packing.machine_of(library))
     files.append((f"fa3/libfa3.so.{packing.version('abi')}", data, True))
+    files.append(("{stem}.dist-info/entry_points.txt", entry_points(), False))
     return packing.write_wheel(folder, "fa3", platform_tag(library), metadata(), files)
 
 

@@ -197,11 +197,11 @@ print(flash_attn_func.__module__, flash_attn_varlen_func.__module__, os.environ[
 """)
         (pathlib.Path(folder) / "beside.py").write_text("")
         names = "flash_attn_interface,vllm.vllm_flash_attn"
-        code = "import sys, fa3._as as a; a.run(sys.argv[1], sys.argv[2], sys.argv[3:])"
-        said = program(code, names, str(path), "--steps", "3")
+        code = "from fa3.__main__ import main; main()"
+        said = program(code, "--as", names, str(path), "--steps", "3")
         assert said == f"fa3.flash_attn_interface fa3.vllm_flash_attn {names}\n", said
         path.with_name("started.py").write_text("import sys, flash_mla; print(sys.argv[1:], flash_mla.__name__)")
-        said = program(f"import os; os.chdir({folder!r}); " + code, "flash_mla", "-m", "started", "x")
+        said = program(f"import os; os.chdir({folder!r}); " + code, "--as", "flash_mla", "-m", "started", "x")
         assert said == "['x'] fa3.flash_mla\n", said
     said = program("import fa3; fa3._as.plugin() if 0 else None; import flash_attn; print(flash_attn.__name__)",
                    FA3_INSTALL="flash_attn, flash_mla")  # fmt: skip

@@ -1,15 +1,16 @@
 """What this fa3 has, and whether this machine can run its kernels. With --selftest a small call is computed by the CPU
-reference and, on each Hopper GPU, by a kernel, and compared with float64.
+reference and, on each Hopper GPU, by a kernel, and compared with float64. With --as a program runs that fa3 serves in
+place of other packages, as fa3.install puts it there, without an edit of the program.
 
 Exit status: 0 if the kernels can run here, 77 if not; 1 if there is no library. With --selftest 0 if all that was
-computed is right, with or without a GPU, else 1."""
+computed is right, with or without a GPU, else 1. With --as the program's."""
 
 import argparse
 import collections
 import importlib.metadata
 import sys
 
-from . import __version__, _abi, _machine
+from . import __version__, _abi, _as, _machine
 from ._machine import selftest
 
 KINDS = {_abi.KERNEL_FORWARD: "forward", _abi.KERNEL_BACKWARD: "backward", _abi.KERNEL_PASS: "passes"}
@@ -65,7 +66,17 @@ def main() -> int:
         prog="python -m fa3", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--selftest", action="store_true", help="also compute a small call, and compare it")
+    parser.add_argument(
+        "--as", nargs=argparse.REMAINDER, dest="program", metavar=("NAMES PROGRAM", "ARGUMENT"),
+        help="run a program (a file, or -m MODULE) with fa3 as NAMES, such as flash_attn_interface,vllm.vllm_flash_attn",
+    )  # fmt: skip
     options = parser.parse_args()
+    if options.program is not None:
+        if len(options.program) < 2:
+            parser.error("argument --as: expected NAMES, as fa3.install takes them, and a PROGRAM")
+        names, program, *arguments = options.program
+        _as.run(names, program, arguments)
+        return 0
     try:
         library = _abi.library()
     except (OSError, _abi.Fa3Error) as error:
