@@ -354,14 +354,14 @@ TEST_CASE("combine: attention over ranges of keys", "[combine][sanitizer]") {
       tools::fill_normal(seed_for(6000), q.data(), q.size(), dtype);
       tools::fill_normal(seed_for(6001), k.data(), k.size(), dtype);
       tools::fill_normal(seed_for(6002), v.data(), v.size(), dtype);
-      const size_t o_bytes = q.size() * 2, lse_bytes = size_t(lse_at.count()) * 4;
+      const size_t o_bytes = q.size() * 2, lse_bytes = size_t(lse_layout.count()) * 4;
       const tools::DeviceBuffer on_q(o_bytes), on_k(k.size() * 2), on_v(k.size() * 2), whole(o_bytes),
           whole_lse(lse_bytes), o_parts(parts * o_bytes), lse_parts(parts * lse_bytes), o(o_bytes), lse(lse_bytes);
       on_q.upload(q.data(), o_bytes), on_k.upload(k.data(), k.size() * 2), on_v.upload(v.data(), k.size() * 2);
       fa3_forward_params f = tools::forward_params();
       f.q = q_layout.tensor(on_q.at(0), dtype);
       f.k = k_layout.tensor(on_k.at(0), dtype), f.v = k_layout.tensor(on_v.at(0), dtype);
-      f.o = q_layout.tensor(whole.at(0), dtype), f.lse = lse_at.tensor(whole_lse.at(0), FA3_DTYPE_FP32);
+      f.o = q_layout.tensor(whole.at(0), dtype), f.lse = lse_layout.tensor(whole_lse.at(0), FA3_DTYPE_FP32);
       f.mask = FA3_MASK_CAUSAL_TOP_LEFT;
       std::vector<tools::DeviceBuffer> workspaces;
       const auto attend = [&](const fa3_forward_params& params) {
@@ -395,7 +395,7 @@ TEST_CASE("combine: attention over ranges of keys", "[combine][sanitizer]") {
       c.struct_size = sizeof c;
       c.o_parts = parts_layout.tensor(o_parts.at(0), dtype);
       c.lse_parts = Layout::packed({parts, batch, heads, n}).tensor(lse_parts.at(0), FA3_DTYPE_FP32);
-      c.o = q_layout.tensor(o.at(0), dtype), c.lse = lse_at.tensor(lse.at(0), FA3_DTYPE_FP32);
+      c.o = q_layout.tensor(o.at(0), dtype), c.lse = lse_layout.tensor(lse.at(0), FA3_DTYPE_FP32);
       REQUIRE(fa3_combine(&c, stream.get()) == FA3_OK);
       stream.synchronize();
 

@@ -127,7 +127,7 @@ def refusals(device):
     refused(ValueError, "cache_seqlens.dtype is int64, must be int32", run, cache_seqlens=one.long())
     refused(ValueError, "v_cache is absent", run, cache_seqlens=one, v_cache=None)
     refused(ValueError, "k_cache may overlap", run, cache_seqlens=one, v_cache=k_cache)
-    refused(TypeError, "q is NoneType", run, k=None, v=None)
+    refused(TypeError, "q is absent", run, k=None, v=None)
     refused(TypeError, "page_table is list", run, cache_seqlens=one, page_table=[1])
     if device == "cuda":
         refused(ValueError, "cache_seqlens.device is cpu", run, cache_seqlens=one.cpu())

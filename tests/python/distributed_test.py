@@ -575,7 +575,7 @@ def refused_alike(world):
         (one(short, (q, k, v)), {"seqlen": 40}, ValueError, "q has 9 tokens, must have 10: rank 2 of 4"),
         (one(short, (q, k, v)), {}, ValueError, "seqlen is 40 on rank 0, but 36 on rank 2"),
         ((q, one(k[:, :9], k), v), {}, ValueError, "k has 9 tokens"),
-        ((q, k, one(None, v)), {}, TypeError, "v is NoneType"),
+        ((q, k, one(None, v)), {}, TypeError, "v is absent"),
         (one([x.half() for x in (q, k, v)], (q, k, v)), {}, ValueError, "dtype is"),
         ((q, one(k.half(), k), v), {}, fa3.InvalidArgument, "k.dtype is fp16"),
         (one([x.long() for x in (q, k, v)], (q, k, v)), {}, fa3.InvalidArgument, "q.dtype is int64"),

@@ -282,7 +282,7 @@ def refusals():
         refused(ValueError, why, fa3.forward, q, k, v, kernel=kernel)
         refused(ValueError, why, fa3.backward, q, q, k, v, q, q[..., 0], kernel=kernel)
         refused(ValueError, why, fa3.kernel_info, q, k, v, kernel=kernel)
-    refused(TypeError, "k is NoneType, must be", fa3.forward, q, None, v)
+    refused(TypeError, "k is absent (None), must be", fa3.forward, q, None, v)
     refused(ValueError, "seed is -1, must be from 0 to 2**64 - 1", fa3.quantize, q.astype(np.float16), seed=-1)
     refused(ValueError, "q_scale", fa3.forward, q, k, v, q_scale=np.ones((1, 1, 1), np.float32))
     refused(ValueError, "flags", fa3.forward, q, k, v, two_level=True)

@@ -164,7 +164,7 @@ def tensors():
     strided = torch.nested.nested_tensor([torch.zeros(3, 2, 8), torch.zeros(5, 2, 8)])
     for call, needed, optional in calls:
         for name in needed:
-            refused(TypeError, f"{name} is NoneType, must be a torch tensor", lambda: call(**{**needed, name: None}))
+            refused(TypeError, f"{name} is absent (None), must be a torch tensor", lambda: call(**{**needed, name: None}))
         for name in (*needed, *optional):
             run = lambda x: call(**{**needed, name: x})
             refused(TypeError, f"{name} is list, must be a torch tensor", run, [1.0])

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backward_call.h"
-#include "problem.h"
+#include "problems/problem.h"
 #include "random.h"
 
 namespace fa3::test {

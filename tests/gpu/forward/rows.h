@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "problem.h"
+#include "problems/problem.h"
 
 namespace fa3::test {
 

@@ -316,6 +316,7 @@ def interfaces():
         "(q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata, num_splits=None, "
         "softmax_scale=None, causal=False, is_fp8_kvcache=False, indices=None, attn_sink=None, extra_k_cache=None, "
         "extra_indices_in_kvcache=None, topk_length=None, extra_topk_length=None)"
+        " -> 'Tuple[torch.Tensor, torch.Tensor]'"
     ), found  # fmt: skip
     meta, none = mla.get_mla_metadata()
     assert isinstance(meta, mla.FlashMLASchedMeta) and none is None

@@ -139,6 +139,9 @@ def numbers():
     fa3.forward(Q, pages, pages, **{**used, "page_table": ints(3, 1, 0, -1).view(2, 2)})  # which holds no key in use
     fa3.forward(Q[:, :1], *[torch.randn(70, 4, 2, 16)] * 2, page_table=torch.where(torch.arange(64) < 30, -1, 1).int()
                 .expand(2, 64), window=(0, 0))  # far before the window  # fmt: skip
+    from fa3._debug import checks
+
+    checks.ASKED = True  # as FA3_CHECK=1: rows beyond a maximum are no fault otherwise
     sums = {"cu_seqlens_q": ints(0, 5, 10), "cu_seqlens_k": ints(0, 9, 18), "max_seqlen_q": 5, "max_seqlen_k": 9}
     for wrong, text in (
         ({"cu_seqlens_q": ints(0, 11, 10)}, "cu_seqlens_q[1] is 11, but q has 10 rows"),
@@ -156,6 +159,8 @@ def numbers():
     assert torch.equal(o, fa3.forward(ROWS, KEYS, KEYS, **sums))
     text = "max_seqlen_k is 8, but sequence 0 has 9 rows"
     refused(fa3.InvalidArgument, text, fa3.backward, o, ROWS, KEYS, KEYS, o, lse, **{**sums, "max_seqlen_k": 8})
+    checks.ASKED = False
+    fa3.forward(ROWS, KEYS, KEYS, **{**sums, "max_seqlen_k": 8})
     text = "cache_batch_idx[1] is 2, must be from 0 to 1, the entries of k, for sequence 1"
     refused(fa3.InvalidArgument, text, fa3.forward, Q, K, K, cache_batch_idx=ints(0, 2))
     arrays = [x.numpy() for x in (Q, K, K)]

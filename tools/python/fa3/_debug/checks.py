@@ -1,7 +1,7 @@
 """Numbers in lengths, tables, slopes and sinks, which the kernels read on the device and nobody refuses: read back and
 checked before a call, with an error that says which is wrong. On the CPU always, on a GPU where the environment has
 FA3_CHECK=1, as the host waits for it; not while a CUDA graph is captured, which has no numbers yet. Rows that `append`
-leaves out are no fault, so it is checked only with FA3_CHECK=1."""
+leaves out, and those beyond a maximum, are no faults: they are checked only with FA3_CHECK=1."""
 
 from __future__ import annotations
 
@@ -82,10 +82,11 @@ def lengths(q: Any, k: Any, maxima: Tuple[Optional[int], Optional[int]], left: i
         padding = found["leftpad_k"].tolist()
         _within("leftpad_k", padding, ends, "the keys in use of sequence")
         keys = [end - start for end, start in zip(ends, padding)]
-    if sums_q is not None or "seqused_q" in found:
-        _below("max_seqlen_q", queries, maxima[0])
-    if sums_k is not None or "seqused_k" in found:
-        _below("max_seqlen_k", keys, maxima[1])
+    if ASKED:  # of longer sequences the first rows are taken: defined, and rarely meant
+        if sums_q is not None or "seqused_q" in found:
+            _below("max_seqlen_q", queries, maxima[0])
+        if sums_k is not None or "seqused_k" in found:
+            _below("max_seqlen_k", keys, maxima[1])
     if entries is not None:
         _within("cache_batch_idx", entries.tolist(), [k.shape[0] - 1] * batch, "the entries of k, for sequence")
     if table is not None:
