@@ -13,7 +13,7 @@ import subprocess
 
 LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
 LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", *LOADERS)
-# libc.so.6 took over the functions of other libraries until 2.34: these, and others that are left out here.
+# libc.so.6 took over the functions of other libraries until 2.34: these, and libraries_beside that are left out here.
 HOMES = {"libdl.so.2": r"dl[a-z]+", "libpthread.so.0": r"(__)?(pthread|sem)_\w+"}
 TAKEN_OVER = (2, 34)
 # Headers from 2.38 on call scanf by another name, for numbers such as 0b10.
@@ -87,9 +87,9 @@ def main():
     (folder / "libnonshared.a").unlink(missing_ok=True)
     subprocess.run([ar, "crsD", folder / "libnonshared.a", folder / "nonshared.o"], check=True)
     # What -lm and -lc find.
-    others = " ".join(name for name in libraries if name not in ("libc.so.6", "libm.so.6"))
+    libraries_beside = " ".join(name for name in libraries if name not in ("libc.so.6", "libm.so.6"))
     (folder / "libm.so").write_text("INPUT ( libm.so.6 )\n")
-    (folder / "libc.so").write_text(f"GROUP ( libc.so.6 libnonshared.a AS_NEEDED ( {others} ) )\n")
+    (folder / "libc.so").write_text(f"GROUP ( libc.so.6 libnonshared.a AS_NEEDED ( {libraries_beside} ) )\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ ASKED = os.environ.get("FA3_CHECK", "0") not in ("", "0")
 
 def wanted(x: Any) -> bool:
     """Whether the numbers of a call with this tensor or array are looked at."""
-    if not getattr(x, "is_cuda", False):
+    if getattr(getattr(x, "device", None), "type", "cpu") != "cuda":  # NumPy's arrays have no such device
         return True
     import torch
 
