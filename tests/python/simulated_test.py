@@ -42,6 +42,15 @@ class Tensor:
     def data_ptr(self):
         return self.address
 
+    def tolist(self):
+        kind = {"torch.int32": ctypes.c_int32, "torch.float32": ctypes.c_float}[self.dtype]
+        flat = list((kind * self.count).from_address(self.address))
+        return flat if self.ndim == 1 else [flat[at : at + self.shape[1]] for at in range(0, len(flat), self.shape[1])]
+
+    def reshape(self, minus_one):
+        assert self.ndim == 1 and minus_one == -1
+        return self
+
     def numel(self):
         return self.count
 
