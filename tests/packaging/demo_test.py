@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 
-from packages import HERE, MESON, ROOT, copying_cuda, need, run
+from packages import HERE, MESON, ROOT, need, run
 
 BUILD, CUDA = (pathlib.Path(word).resolve() for word in sys.argv[1:])
 MINUTES = {1: "one minute", 2: "two minutes", 3: "three minutes", 4: "four minutes"}
@@ -21,6 +21,35 @@ SHOWN = ("64 rows checked: ok",
          "\n* fa3_fwd_bf16_d128_causal_192x64 ",
          "hot loop QK+PV at ", "// QK 1/8 SS", "// PV 4/4 RS, COMMIT", " 32 exp2,", "WAIT until 0 in flight: PV done",
          "meson setup build && meson compile -C build")
+
+# What --dryrun names: a preprocessor that writes the depfile alone, and a compiler that copies.
+TOOLS = {
+    "nvcc": """#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+here=$(cd "$(dirname "$0")" && pwd)
+printf '#$ %s\\n' "$here/cpp -E source" "$here/cicc" "$here/ptxas $2"
+""",
+    "cpp": """#!/bin/sh
+while [ "$1" != -MF ]; do shift; done
+echo "$4:" >"$2"
+""",
+    "cicc": "#!/bin/sh\n",
+    "ptxas": """#!/bin/sh
+cp "{build}/ptx/$(basename "$1")" "$1"
+echo "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+""",
+}
+
+
+def copying_cuda(folder, build, cuda):
+    """A toolkit that does not compile kernels: in its tools' places are scripts that copy what a build has of them."""
+    (folder / "bin").mkdir(parents=True)
+    for name, text in TOOLS.items():
+        (folder / "bin" / name).write_text(text.replace("{build}", str(build)))
+        (folder / "bin" / name).chmod(0o755)
+    os.symlink(cuda / "bin/fatbinary", folder / "bin/fatbinary")
+    os.symlink(cuda / "include", folder / "include")
+    return folder
 
 
 def copied(folder):
