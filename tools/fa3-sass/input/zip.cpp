@@ -14,7 +14,7 @@ namespace {
 // Sizes and places, from PKWARE's APPNOTE.
 constexpr std::string_view local_magic("PK\3\4", 4), entry_magic("PK\1\2", 4), end_magic("PK\5\6", 4),
     end64_locator_magic("PK\6\7", 4);
-constexpr size_t local_size = 30, directory_entry_size = 46, end_size = 22, locator_size = 20, longest_comment = 65535;
+constexpr size_t local_size = 30, file_entry_size = 46, end_size = 22, locator_size = 20, longest_comment = 65535;
 constexpr uint32_t elsewhere = 0xffffffff;  // the number is in the entry's extra field
 
 struct Directory {
@@ -37,14 +37,14 @@ ZipMember member_at(std::string_view bytes, uint64_t& at) {
   const std::string_view entry = bytes.substr(at);
   const auto name_size = need<uint16_t>(entry, 28), extra_size = need<uint16_t>(entry, 30),
              comment_size = need<uint16_t>(entry, 32);
-  if (entry.size() < directory_entry_size + name_size + extra_size) throw std::runtime_error("its directory is damaged");
+  if (entry.size() < file_entry_size + name_size + extra_size) throw std::runtime_error("its directory is damaged");
   ZipMember member;
   member.method = need<uint16_t>(entry, 10);
   member.checksum = need<uint32_t>(entry, 16);
-  member.name = entry.substr(directory_entry_size, name_size);
+  member.name = entry.substr(file_entry_size, name_size);
   uint64_t compressed = need<uint32_t>(entry, 20), local = need<uint32_t>(entry, 42);
   member.size = need<uint32_t>(entry, 24);
-  const std::string_view extra = entry.substr(directory_entry_size + name_size, extra_size);
+  const std::string_view extra = entry.substr(file_entry_size + name_size, extra_size);
   for (size_t field = 0; field + 4 <= extra.size(); field += 4u + need<uint16_t>(extra, field + 2)) {
     if (need<uint16_t>(extra, field) != 1) continue;
     size_t next = field + 4;
@@ -57,7 +57,7 @@ ZipMember member_at(std::string_view bytes, uint64_t& at) {
   const uint64_t begin = local + local_size + need<uint16_t>(bytes, local + 26) + need<uint16_t>(bytes, local + 28);
   if (begin > bytes.size() || bytes.size() - begin < compressed) throw std::runtime_error("a member ends beyond it");
   member.compressed = bytes.substr(begin, compressed);
-  at += directory_entry_size + name_size + extra_size + comment_size;
+  at += file_entry_size + name_size + extra_size + comment_size;
   return member;
 }
 
