@@ -89,7 +89,7 @@ static int run(const Options& options) {
     report.overhead = tools::host_overhead();
     report.print_overhead(options.json == "-" ? stderr : stdout);
   } else {
-    report.results = planned(points, of_current_device);
+    report.results = planned(points, current_device);
 
     size_t done = 0;
     for (int pass = 0; pass < passes; ++pass)

@@ -41,25 +41,19 @@ e4m3, peers_fp8.py.
 """
 
 import argparse
-import datetime
 import functools
-import pathlib
 import re
 import sys
 
 import peers_bwd
 import peers_fwd
 import peers_points
-import prepared
 from peers_csv import RECORDS, Record, write_csv, write_lines
-from peers_measure import measure, reason
-from peers_report import print_absences, print_means, print_row
+from peers_measure import measure
 from peers_merge import MergeError
+from peers_report import print_absences, print_means, print_row
 from peers_row import TOLERANCE, Row
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/records"))
-import card  # noqa: E402
+from peers_start import card, import_each, names_among, new_parser, start
 
 NAME = "libfa3"  # of the library, unless it is said
 DIRECTIONS = {"fwd": peers_fwd, "bwd": peers_bwd}  # the calls of each
@@ -79,13 +73,6 @@ def library(text):
     return name, path
 
 
-def peer_names(text):
-    names = [] if text == "none" else text.split(",")
-    if unknown := [name for name in names if name not in known_names()]:
-        raise argparse.ArgumentTypeError(f"unknown peers: {', '.join(map(repr, unknown))}")
-    return names
-
-
 def csv_file(text):
     if not text.endswith(".csv"):
         raise argparse.ArgumentTypeError(f"{text!r} does not end in .csv")
@@ -98,11 +85,8 @@ def belongs(point, record):
     return kind == record or (kind, record) == ("forward", "shapes")
 
 
-def parse(arguments):
-    """The options. points, protocol and csv_columns among them are fa3-bench's answer to those it does not list."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+def options_parser():
+    parser = new_parser(__doc__)
     parser.add_argument(
         "--library",
         type=library,
@@ -113,7 +97,7 @@ def parse(arguments):
     )
     parser.add_argument(
         "--peers",
-        type=peer_names,
+        type=names_among(known_names()),
         help=f"of {','.join(known_names())}, or none (default: all that do some of the points)",
     )
     parser.add_argument(
@@ -122,11 +106,6 @@ def parse(arguments):
         default="fwd",
         help="bwd: the backward pass of the points, beside %s (%%(default)s)"
         % ", ".join([*peers_bwd.PEERS, *peers_bwd.FORMS]),
-    )
-    parser.add_argument(
-        "--bench",
-        default=ROOT / "build/tools/fa3-bench/fa3-bench",
-        help="the program fa3-bench, which is asked for points and protocol (default: %(default)s)",
     )
     parser.add_argument(
         "--head-start-ms",
@@ -150,17 +129,20 @@ def parse(arguments):
         "--lines", type=csv_file, help="the same with a line for each library and peer at each point, in microseconds"
     )
     parser.add_argument("--record", choices=RECORDS, help="merge the results into what is kept of this card")
-    parser.add_argument(
-        "--results", type=pathlib.Path, default=card.RESULTS, help="where that is (default: %(default)s)"
-    )
-    options, others = parser.parse_known_args(arguments)
+    return parser
+
+
+def parse(arguments):
+    """The options. points, protocol and csv_columns among them are fa3-bench's answer to those it does not list."""
+    parser = options_parser()
+    options, bench_words = parser.parse_known_args(arguments)
     options.library = options.library or [(NAME, None)]
     if len(dict(options.library)) < len(options.library):
         parser.error("--library: a name is given twice")
     if options.record and [name for name, _ in options.library] != [NAME]:
         parser.error(f"--record is for one --library, whose name is {NAME}")
     try:
-        options.points, options.protocol, options.csv_columns = peers_points.ask(options.bench, others)
+        options.points, options.protocol, options.csv_columns = peers_points.ask(options.bench, bench_words)
     except OSError as error:
         parser.error(f"fa3-bench cannot be asked for the points (--bench): {error}")
     for point in options.points:
@@ -185,40 +167,21 @@ def parse(arguments):
 
 
 def import_peers(names, library, calls):
-    """The peers that work here; the others are named with the reason. library: the first one. calls: a direction's."""
-    found = {}
-    for name in names:
-        try:
-            if name in calls.PEERS:
-                found[name] = calls.PEERS[name](*[library] * (name in calls.GIVEN_LIBRARY))
-            else:
-                found[name] = calls.FORMS[name](library, calls.make_library(library))
-        except Exception as error:  # a peer may fail to import in any way; none is needed
-            print(f"absent: {name}: {reason(error)}")
-    return found
+    """The makers of the peers that work here. library: the first one. calls: a direction's."""
+
+    def load(name):
+        if name in calls.PEERS:
+            return calls.PEERS[name](*[library] * (name in calls.GIVEN_LIBRARY))
+        return calls.FORMS[name](library, calls.make_library(library))
+
+    return import_each({name: functools.partial(load, name) for name in names})
 
 
 def main(arguments=None):
     options = parse(arguments)
-    try:
-        libraries = {name: prepared.Library(path) for name, path in options.library}
-    except (OSError, AttributeError) as error:  # no such file, or one that is no libfa3.so
-        print(f"peers.py: --library: {error}", file=sys.stderr)
-        return 2
-    try:
-        import torch
-    except ImportError as error:
-        print(f"peers.py needs torch: {error}")
-        return 77
-    if not torch.cuda.is_available():
-        print("peers.py needs a GPU: torch finds none")
-        return 77
+    libraries, options.where = start("peers.py", dict(options.library))
+    import torch
 
-    name, (_, driver) = torch.cuda.get_device_name(), card.name_and_driver()
-    options.where = [name, driver, f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%MZ}"]
-    print(f"{name}, driver {driver}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    for name, loaded in libraries.items():
-        print(f"{name}: {loaded.path}")
     calls = DIRECTIONS[options.direction]
     peers = import_peers(options.peers, next(iter(libraries.values())), calls)
     prepare = {**{name: calls.make_library(loaded) for name, loaded in libraries.items()}, **peers}

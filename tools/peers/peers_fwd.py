@@ -191,5 +191,5 @@ WITH_FP8 = {"cudnn", "official", "cublas", *FORMS}
 
 def useful_peers(points):
     """Those that do some of the points."""
-    fp8, others = (any(point.is_fp8() == which for point in points) for which in (True, False))
-    return [name for name in [*PEERS, *FORMS] if (fp8 and name in WITH_FP8) or (others and name in PEERS)]
+    fp8, half = (any(point.is_fp8() == which for point in points) for which in (True, False))
+    return [name for name in [*PEERS, *FORMS] if (fp8 and name in WITH_FP8) or (half and name in PEERS)]

@@ -22,6 +22,7 @@ POINT = {
     "seqlen": "seqlen_q", "seqlen_k": "seqlen", "heads": "", "kv_heads": "", "detail": "", "v": "rows", "scales": "",
     "two_level": "0",
 }  # fmt: skip
+NAMED = (*POINT, "seqlen_q", "kind", "point")  # what tells a reader which point it is
 LEAST_PROCESSES = 3
 MEDIAN, LEAST = r"median_(ms|us)|(\w+_)?tflops|gbytes_s|\w+_ratio|spread|reps", ("min_ms", "min_us", "checked")
 
@@ -36,7 +37,7 @@ def point_of(row):
 
 
 def label(row):
-    return " ".join(f"{name} {value}" for name, value in row.items() if value and name in (*POINT, "seqlen_q"))
+    return " ".join(f"{name} {value}" for name, value in row.items() if value and name in NAMED)
 
 
 def measured(rows):

@@ -11,6 +11,7 @@ The same CSV gives the same bytes.
 """
 
 import argparse
+import contextlib
 import csv
 import pathlib
 import sys
@@ -50,6 +51,14 @@ class PlotError(Exception):
     pass
 
 
+def card_of(path, rows):
+    """The card that all rows name, "" if none does."""
+    cards = {row.get("card") or "" for row in rows}
+    if len(cards) > 1:
+        raise PlotError(f"{path}: rows of several cards: {', '.join(sorted(name or 'no name' for name in cards))}")
+    return cards.pop() if cards else ""
+
+
 def read(path):
     """{(direction, dtype): {(head_dim, causal, seqlen): {column: TFLOP/s}}} of the rows on the paper's grid, and the
     card, "" if the rows do not name it."""
@@ -62,10 +71,8 @@ def read(path):
     if missing := [name for name in NAMED if name not in columns]:
         raise PlotError(f"{path}: no column {', '.join(missing)}")
 
-    cards = {row.get("card") or "" for row in rows}
-    if len(cards) > 1:
-        raise PlotError(f"{path}: rows of several cards: {', '.join(sorted(name or 'no name' for name in cards))}")
-    figures, others, unchecked = {}, 0, 0
+    card = card_of(path, rows)
+    figures, off_grid, unchecked = {}, 0, 0
     for line, row in enumerate(rows, 2):
         try:
             head_dim, causal, batch, seqlen, heads, kv_heads = (int(row[name]) for name in NAMED[2:8])
@@ -79,7 +86,7 @@ def read(path):
         like_grid = like_grid and (kv_heads, seqlen_k, head_dim_v) == (heads, seqlen, head_dim)
         plain = (row.get("scales") or "tensor", row.get("two_level") or "0") == ("tensor", "0") and not row.get("call")
         if not (drawn and like_grid and plain and values):
-            others += 1
+            off_grid += 1
             continue
         unchecked += row.get("checked", "1") != "1"
         points = figures.setdefault((row["direction"], row["dtype"]), {})
@@ -94,11 +101,11 @@ def read(path):
             f"{path}: none of its {len(rows)} rows is a point of the paper's grid ({TOKENS} tokens, hidden size "
             f"{HIDDEN}, head_dim {'/'.join(map(str, HEAD_DIMS))}, seqlen {SEQLENS[0]} to {SEQLENS[-1]})"
         )
-    if others:
-        print(f"{path}: {others} rows lie off the paper's grid")
+    if off_grid:
+        print(f"{path}: {off_grid} rows lie off the paper's grid")
     if unchecked:
         print(f"{path}: {unchecked} of the rows drawn have outputs that differ or were not compared")
-    return figures, cards.pop()
+    return figures, card
 
 
 def present(points):
@@ -133,13 +140,26 @@ def draw_panel(axes, direction, points, series, head_dim, causal):
             )  # fmt: skip
 
 
-def draw(points, what, title, path):
-    """what: direction and dtype. title: what stands above the panels."""
+@contextlib.contextmanager
+def own_pyplot():
+    """matplotlib's pyplot, whatever this machine's settings are."""
     import matplotlib
 
     matplotlib.use("svg")
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS}):
         from matplotlib import pyplot
+
+        yield pyplot
+
+
+def save(pyplot, figure, path, **how):
+    figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None}, **how)
+    pyplot.close(figure)
+
+
+def draw(points, what, title, path):
+    """what: direction and dtype. title: what stands above the panels."""
+    with own_pyplot() as pyplot:
         from matplotlib.patches import Patch
 
         series = present(points)
@@ -158,27 +178,38 @@ def draw(points, what, title, path):
             handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.972), ncols=len(series), frameon=False
         )
         figure.tight_layout(rect=(0, 0, 1, 0.96))
-        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
-        pyplot.close(figure)
+        save(pyplot, figure, path)
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("csv", help="what peers.py --csv or fa3-bench --csv wrote")
+def new_parser(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("csv", help="what peers.py --csv, serving.py --csv or fa3-bench --csv wrote")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder (default: this one)")
-    parser.add_argument("--title", help="above the panels (default: direction, dtype, card, tokens and hidden size)")
+    return parser
+
+
+def start(parser, arguments, read):
+    """The options, and what read() finds in the CSV. A CSV that read() refuses ends the program with exit status 2, a
+    missing matplotlib with 77."""
     options = parser.parse_args(arguments)
     try:
-        figures, card = read(options.csv)
+        found = read(options.csv)
     except PlotError as error:
         parser.error(str(error))
     try:
         import matplotlib
     except ImportError as error:
-        print(f"plot.py needs matplotlib: {error}")
-        return 77
+        print(f"{parser.prog} needs matplotlib: {error}")
+        sys.exit(77)
     print(f"matplotlib {matplotlib.__version__}")
     options.out.mkdir(parents=True, exist_ok=True)
+    return options, found
+
+
+def main(arguments=None):
+    parser = new_parser(__doc__)
+    parser.add_argument("--title", help="above the panels (default: direction, dtype, card, tokens and hidden size)")
+    options, (figures, card) = start(parser, arguments, read)
     for what, points in sorted(figures.items()):
         path = options.out / figure_of(what)[0]
         title = f"{figure_of(what)[1]}{card and ', '}{card}: {TOKENS // 1024}k tokens, hidden size {HIDDEN}"

@@ -5,9 +5,7 @@ differ are left out, and so are those with plans in the call. The title names th
 gives the same bytes.
 """
 
-import argparse
 import csv
-import pathlib
 import sys
 
 import plot
@@ -45,7 +43,7 @@ def read(path):
         with open(path, newline="") as file:
             rows = list(csv.DictReader(file))
         lines = [found for found in map(line_of, rows) if found]
-        kinds, cards = {}, {row.get("card") or "" for row in rows}
+        kinds = {}
         for kind, point, peer, speed, right in lines:
             if right and speed and peer in [name for name, _, _ in SERIES]:
                 kinds.setdefault(kind, {}).setdefault(point, {})[peer] = float(speed)
@@ -53,19 +51,11 @@ def read(path):
         raise plot.PlotError(f"{path}: {type(error).__name__}: {error}") from error
     if not kinds:
         raise plot.PlotError(f"{path}: none of its {len(rows)} lines is a served call")
-    if len(cards) > 1:
-        names = ", ".join(sorted(name or "no name" for name in cards))
-        raise plot.PlotError(f"{path}: lines of several cards: {names}")
-    return kinds, cards.pop()
+    return kinds, plot.card_of(path, rows)
 
 
 def draw(kind, points, card, path):
-    import matplotlib
-
-    matplotlib.use("svg")
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **plot.SETTINGS}):
-        from matplotlib import pyplot
-
+    with plot.own_pyplot() as pyplot:
         series = [one for one in SERIES if any(one[0] in speeds for speeds in points.values())]
         rows = len(points) * (len(series) + 1)
         figure, axes = pyplot.subplots(figsize=(11, 1.6 + 0.17 * rows), facecolor="white")
@@ -84,27 +74,11 @@ def draw(kind, points, card, path):
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(f"{kind}{card and ', '}{card}", fontsize=11)
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
-        figure.savefig(path, format="svg", facecolor="white", bbox_inches="tight",
-                       metadata={"Date": None, "Creator": None})  # fmt: skip
-        pyplot.close(figure)
+        plot.save(pyplot, figure, path, bbox_inches="tight")
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("csv", help="what serving.py --csv or fa3-bench --csv wrote")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder (default: this one)")
-    options = parser.parse_args(arguments)
-    try:
-        kinds, card = read(options.csv)
-    except plot.PlotError as error:
-        parser.error(str(error))
-    try:
-        import matplotlib
-    except ImportError as error:
-        print(f"plot_serving.py needs matplotlib: {error}")
-        return 77
-    print(f"matplotlib {matplotlib.__version__}")
-    options.out.mkdir(parents=True, exist_ok=True)
+    options, (kinds, card) = plot.start(plot.new_parser(__doc__), arguments, read)
     for kind, points in sorted(kinds.items()):
         path = options.out / f"serving-{kind}.svg"
         draw(kind, points, card, path)

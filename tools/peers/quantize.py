@@ -13,10 +13,10 @@ with its own pair of events, queued while the GPU sleeps; the median.
 import argparse
 import itertools
 import statistics
-import sys
 import time
 
 import prepared
+from peers_start import start
 from prepared import fa3
 
 SEED = 20240711
@@ -184,14 +184,9 @@ def main():
     parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
     parser.add_argument("--library", help="libfa3.so; otherwise the newest build")
     options = parser.parse_args()
-    try:
-        import torch
-    except ImportError:
-        sys.exit("quantize.py needs torch")
-    if not torch.cuda.is_available():
-        sys.exit("quantize.py needs a GPU")
-    library = prepared.Library(options.library)
-    print(torch.cuda.get_device_name(), "with", library.path)
+    library = start("quantize.py", {"libfa3": options.library})[0]["libfa3"]
+    import torch
+
     print(f"{'shape':>8} {'d':>4} {'case':24} {'us':>8} {'GB/s':>7} {'share':>6} {'moved':>6}  elements a step off")
     for shape, d in itertools.product(options.shapes.split(","), map(int, options.d.split(","))):
         batch, seqlen = map(int, shape.split("x"))

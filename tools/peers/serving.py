@@ -18,38 +18,28 @@ are enough), fa4 (flash-attn-4), vfa4 (vLLM's copy of it), cudnn (nvidia-cudnn-f
 """
 
 import argparse
-import datetime
 import pathlib
 import statistics
 import sys
 import time
 
 import peers_points
-import prepared
 import serving_calls
 import serving_csv
 import serving_cudnn
 import serving_flashinfer
 import serving_flex
+from peers_csv import WHERE_COLUMNS
 from peers_measure import reason
+from peers_merge import MergeError
+from peers_start import card, import_each, names_among, new_parser, start
 from serving_case import Case
 from serving_check import check_of, tolerance
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/records"))
-import card  # noqa: E402
 
 PEERS = serving_calls.PEERS | serving_cudnn.PEERS | serving_flashinfer.PEERS | serving_flex.PEERS
 SETS = {"fwd": "serve_decode,serve_prefill,serve_mixed,documents,masks", "bwd": "documents,masks"}
 CACHE_BYTES = 192 << 20  # read between cold runs: several times the L2 cache
 WARMUPS, HEAD_START_CYCLES = 3, 12_000_000
-
-
-def peer_names(text):
-    names = [] if text == "none" else text.split(",")
-    if unknown := [name for name in names if name not in PEERS]:
-        raise argparse.ArgumentTypeError(f"unknown peers: {', '.join(map(repr, unknown))}")
-    return names
 
 
 def count(text):
@@ -60,24 +50,22 @@ def count(text):
 
 def parse(arguments):
     """The options; points is fa3-bench's answer to those it does not list."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--library", metavar="PATH", help="a libfa3.so (FA3_LIBRARY, or that of the newest build)")
-    parser.add_argument("--peers", type=peer_names, default=list(PEERS), help=f"of {','.join(PEERS)}, or none (all)")
-    parser.add_argument("--bench", default=ROOT / "build/tools/fa3-bench/fa3-bench", help="fa3-bench (%(default)s)")
+    parser.add_argument(
+        "--peers", type=names_among(PEERS), default=list(PEERS), help=f"of {','.join(PEERS)}, or none (default: all)"
+    )
+    parser.add_argument("--direction", choices=SETS, default="fwd", help="of the calls (%(default)s)")
     parser.add_argument("--rounds", type=count, default=2, help="of runs, by turns (%(default)s)")
     parser.add_argument("--reps", type=count, default=12, help="runs of a round (%(default)s)")
     parser.add_argument("--csv", type=pathlib.Path, help="file for the results, written after every point")
-    parser.add_argument("--record", action="store_true", help="merge them into serving.csv of this card's folder")
-    parser.add_argument("--results", type=pathlib.Path, default=card.RESULTS, help="where that is (%(default)s)")
-    options, others = parser.parse_known_args(arguments)
-    named = [word.split("=")[0] for word in others]
-    if not {"--set", "--batches", "--lengths", "--list"} & set(named):
-        direction = "bwd" if "bwd" in " ".join(others).replace("=", " ").split() else "fwd"
-        others += ["--set", SETS[direction]]
+    parser.add_argument("--record", action="store_true", help="merge the results into what is kept of this card")
+    options, bench_words = parser.parse_known_args(arguments)
+    if not {"--set", "--batches", "--lengths"} & {word.split("=")[0] for word in bench_words}:
+        bench_words += ["--set", SETS[options.direction]]
+    bench_words += ["--direction", options.direction]
     try:
-        options.points, _, _ = peers_points.ask(options.bench, others)
+        options.points, _, _ = peers_points.ask(options.bench, bench_words)
     except OSError as error:
         parser.error(f"fa3-bench cannot be asked for the points (--bench): {error}")
     for point in options.points:
@@ -88,17 +76,6 @@ def parse(arguments):
         if point.dtype != "bf16":
             parser.error(f"{point.label}: served calls are timed in bf16")
     return options
-
-
-def import_peers(names, library):
-    """The peers that work here, behind the library; the others are named with the reason."""
-    found = {"libfa3": serving_calls.make_library(library)}
-    for name in names:
-        try:
-            found[name] = PEERS[name]()
-        except Exception as error:  # a peer may fail to import in any way; none is needed
-            print(f"absent: {name}: {reason(error)}")
-    return found
 
 
 def time_call(call, reps, cold):
@@ -162,42 +139,34 @@ def measure(case, makers, options, cold):
 
 def main(arguments=None):
     options = parse(arguments)
-    try:
-        library = prepared.Library(options.library)
-    except (OSError, AttributeError) as error:  # no such file, or one that is no libfa3.so
-        print(f"serving.py: --library: {error}", file=sys.stderr)
-        return 2
-    try:
-        import torch
-    except ImportError as error:
-        print(f"serving.py needs torch: {error}")
-        return 77
-    if not torch.cuda.is_available():
-        print("serving.py needs a GPU: torch finds none")
-        return 77
-    name, (_, driver) = torch.cuda.get_device_name(), card.name_and_driver()
-    date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%MZ}"
-    where = {"card": name, "driver": driver, "date": date}
-    print(f"{name}, driver {driver}, torch {torch.__version__}\nlibfa3: {library.path}")
+    libraries, where = start("serving.py", {"libfa3": options.library})
+    import torch
+
     torch.backends.cuda.matmul.allow_tf32 = False
-    makers = import_peers(options.peers, library)
+    makers = {"libfa3": serving_calls.make_library(libraries["libfa3"])}
+    makers |= import_each({name: PEERS[name] for name in options.peers})
+    before = {options.csv: {}} if options.csv else {}
+    if options.record:
+        path = options.results / card.folder(where[0]) / "serving.csv"
+        try:
+            before[path] = serving_csv.read(path) if path.exists() else {}
+        except MergeError as error:
+            print(f"serving.py: --record: {error}", file=sys.stderr)
+            return 2
     cold, points, kept = torch.ones(CACHE_BYTES // 4, device="cuda"), {}, []
-    files = [(options.csv, False), (options.record and options.results / card.folder(name) / "serving.csv", True)]
-    before = {path: serving_csv.read(path) if merge and path.exists() else {} for path, merge in files if path}
     for point in options.points:
         case = Case(point, "cuda")
-        lines = [line | where for line in measure(case, makers, options, cold)]
+        lines = [line | dict(zip(WHERE_COLUMNS, where)) for line in measure(case, makers, options, cold)]
         points[case.kind, case.name] = lines
         del case
         torch.cuda.empty_cache()
-        for path, there in before.items():
-            table, kept = serving_csv.merged(there, points)
-            serving_csv.write(path, table)
-    print("\n".join(kept), end="\n" if kept else "")
-    wrong = [" ".join(point) for point, lines in points.items() if any("BAD" in line["checked"] for line in lines)]
-    print("\n".join(f"differs: {label}" for label in wrong), end="\n" if wrong else "")
-    return 1 if any(line["peer"] == "libfa3" and "BAD" in line["checked"] for lines in points.values()
-                    for line in lines) else 0  # fmt: skip
+        for path, table in before.items():
+            merged, kept = serving_csv.merged(table, points)
+            serving_csv.write(path, merged)
+    wrong = [(*point, line["peer"]) for point, lines in points.items() for line in lines if "BAD" in line["checked"]]
+    for line in kept + [f"differs: {' '.join(words)}" for words in wrong]:
+        print(line)
+    return int(any(peer == "libfa3" for *_, peer in wrong))
 
 
 if __name__ == "__main__":

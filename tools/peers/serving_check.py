@@ -133,8 +133,8 @@ class BackwardCheck:
         case = self.case
         dq, dk, dv = (x.detach().reshape(-1, *x.shape[-2:]) for x in gradients)
         heads = slice(self.heads.start, self.heads.stop)
-        of_keys = (case.keys_of(x, self.sequence)[:, self.kv] for x in (dk, dv))
-        made = case.rows_of(dq, self.sequence)[:, heads], *of_keys
+        key_gradients = (case.keys_of(x, self.sequence)[:, self.kv] for x in (dk, dv))
+        made = case.rows_of(dq, self.sequence)[:, heads], *key_gradients
         return worst(error(x, right) for x, right in zip(made, self.right))
 
 

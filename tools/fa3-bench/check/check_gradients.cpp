@@ -60,14 +60,14 @@ struct Tensors {
   Vector v(int64_t key) const { return read_row(t.v, key * p.v_dim(), p.v_dim(), p.dtype, t.period); }
 };
 
-Query read_query(const Tensors& of, const Place& place) {
-  const Point& p = of.p;
-  const int64_t query = of.query(place), d = p.v_dim();
-  const Vector o = read_row(of.t.o, query * d, d, p.dtype);
-  const Vector dout = read_row(of.g.dout, query * d, d, p.dtype, of.t.period);
-  const double lse = of.t.lse[of.rows.lse(place.batch, place.row, place.head)];
-  return {place, read_row(of.t.q, query * p.head_dim, p.head_dim, p.dtype, of.t.period), dout, lse, dot(dout, o),
-          magnitude_of_dot(dout, o)};
+Query read_query(const Tensors& tensors, const Place& place) {
+  const Point& p = tensors.p;
+  const int64_t query = tensors.query(place), d = p.v_dim();
+  const Vector o = read_row(tensors.t.o, query * d, d, p.dtype);
+  const Vector dout = read_row(tensors.g.dout, query * d, d, p.dtype, tensors.t.period);
+  const double lse = tensors.t.lse[tensors.rows.lse(place.batch, place.row, place.head)];
+  const Vector q = read_row(tensors.t.q, query * p.head_dim, p.head_dim, p.dtype, tensors.t.period);
+  return {place, q, dout, lse, dot(dout, o), magnitude_of_dot(dout, o)};
 }
 
 Pair pair_of(const Point& p, const Query& query, int64_t key, const Vector& k, const Vector& v) {
@@ -102,49 +102,49 @@ std::string compare(const char* what, const Point& p, const Place& place, const 
   return "";
 }
 
-std::string check_query(const Tensors& of, const Place& place) {
-  const Point& p = of.p;
-  const Query query = read_query(of, place);
+std::string check_query(const Tensors& tensors, const Place& place) {
+  const Point& p = tensors.p;
+  const Query query = read_query(tensors, place);
   const Point::Range seen = p.seen(place.batch, place.row);
   Gradient dq(p.head_dim);
   for (int64_t j = seen.begin; j < seen.end; ++j) {
-    const int64_t key = of.key({place.batch, j, place.head / (p.heads / p.kv_heads)});
-    const Vector k = of.k(key);
-    dq.add(pair_of(p, query, j, k, of.v(key)).ds, k);
+    const int64_t key = tensors.key({place.batch, j, place.head / (p.heads / p.kv_heads)});
+    const Vector k = tensors.k(key);
+    dq.add(pair_of(p, query, j, k, tensors.v(key)).ds, k);
   }
-  return compare("dq", p, place, of.g.dq + of.query(place) * p.head_dim, dq);
+  return compare("dq", p, place, tensors.g.dq + tensors.query(place) * p.head_dim, dq);
 }
 
-std::string check_key(const Tensors& of, const Place& place) {
-  const Point& p = of.p;
-  const int64_t key = of.key(place), group = p.heads / p.kv_heads;
-  const Vector k = of.k(key), v = of.v(key);
+std::string check_key(const Tensors& tensors, const Place& place) {
+  const Point& p = tensors.p;
+  const int64_t key = tensors.key(place), group = p.heads / p.kv_heads;
+  const Vector k = tensors.k(key), v = tensors.v(key);
   Gradient dk(p.head_dim), dv(p.v_dim());
   for (int64_t h = place.head * group; h < (place.head + 1) * group; ++h)
     for (int64_t i = 0; i < p.queries(place.batch); ++i) {
       const Point::Range seen = p.seen(place.batch, i);
       if (place.row < seen.begin || place.row >= seen.end) continue;
-      const Query query = read_query(of, {place.batch, i, h});
+      const Query query = read_query(tensors, {place.batch, i, h});
       const Pair pair = pair_of(p, query, place.row, k, v);
       dk.add(pair.ds, query.q);
       dv.add(pair.p, query.dout);
     }
-  const std::string problem = compare("dk", p, place, of.g.dk + key * p.head_dim, dk);
-  return problem.empty() ? compare("dv", p, place, of.g.dv + key * p.v_dim(), dv) : problem;
+  const std::string problem = compare("dk", p, place, tensors.g.dk + key * p.head_dim, dk);
+  return problem.empty() ? compare("dv", p, place, tensors.g.dv + key * p.v_dim(), dv) : problem;
 }
 
-std::string check_sink(const Tensors& of, int64_t head) {
-  const Point& p = of.p;
+std::string check_sink(const Tensors& tensors, int64_t head) {
+  const Point& p = tensors.p;
   const double sink = double(p.sink(head));
   double should = 0, magnitude = 0;
   for (int64_t b = 0; b < p.batch; ++b)
     for (int64_t i = 0; i < p.queries(b); ++i) {
       if (p.seen(b, i).count() == 0) continue;
-      const Query query = read_query(of, {b, i, head});
+      const Query query = read_query(tensors, {b, i, head});
       const double weight = std::exp(sink - query.lse);
       should -= weight * query.delta, magnitude += weight * query.delta_magnitude;
     }
-  const double is = double(of.g.dsinks[head]);
+  const double is = double(tensors.g.dsinks[head]);
   return std::abs(is - should) <= 0x1p-12 * magnitude ? "" : wrong("dsinks", {0, 0, head}, is, should);
 }
 
@@ -154,16 +154,16 @@ std::string check_gradients(const Point& p, const HostTensors& t, const HostGrad
   for (const std::string& problem : {unwritten("dq", g.dq, p.q_elements()), unwritten("dk", g.dk, p.k_elements()),
                                      unwritten("dv", g.dv, p.v_elements())})
     if (!problem.empty()) return problem;
-  const Tensors of{p, Rows(p), t, g};
+  const Tensors tensors{p, Rows(p), t, g};
   const std::vector<int64_t> queries = queries_of(p), keys = keys_of(p);
   std::string problem;
   if (p.query_rows() > 0)
-    problem = first_problem(rows, [&](int64_t n) { return check_query(of, sample(seed, n, queries, p.heads)); });
+    problem = first_problem(rows, [&](int64_t n) { return check_query(tensors, sample(seed, n, queries, p.heads)); });
   if (problem.empty() && p.key_rows() > 0)
-    problem = first_problem(rows, [&](int64_t n) { return check_key(of, sample(seed, n, keys, p.kv_heads)); });
+    problem = first_problem(rows, [&](int64_t n) { return check_key(tensors, sample(seed, n, keys, p.kv_heads)); });
   if (!problem.empty() || !p.served.sinks) return problem;
   const int64_t heads[] = {int64_t(seed % uint64_t(p.heads)), p.heads - 1};
-  return first_problem(2, [&](int64_t n) { return check_sink(of, heads[n]); });
+  return first_problem(2, [&](int64_t n) { return check_sink(tensors, heads[n]); });
 }
 
 }  // namespace fa3::bench

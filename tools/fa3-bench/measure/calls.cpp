@@ -29,11 +29,11 @@ int64_t Calls::elements_of(const Point& p, Input input) {
 
 Calls::Calls(const Protocol& protocol, const std::vector<Point>& points) : protocol_(protocol) {
   if (fa3_preload() != FA3_OK) throw tools::CudaError(std::string("fa3_preload: ") + fa3_last_error_message());
-  int64_t o_elements = 0, lse_elements = 0, scale_elements = 0, tile_bytes = 0, of_gradients[3] = {}, heads = 0;
+  int64_t o_elements = 0, lse_elements = 0, scale_elements = 0, tile_bytes = 0, gradient_elements[3] = {}, heads = 0;
   const auto grow = [](int64_t& size, int64_t to) { size = std::max(size, to); };
   for (const Point& p : points) {
     for (const Input input : {q, k, v, dout}) grow(elements_[{input, dtype_of(p, input)}], elements_of(p, input));
-    for (const Input input : {q, k, v}) grow(of_gradients[input], p.is_backward() ? elements_of(p, input) : 0);
+    for (const Input input : {q, k, v}) grow(gradient_elements[input], p.is_backward() ? elements_of(p, input) : 0);
     grow(o_elements, p.o_elements());
     grow(lse_elements, p.lse_elements());
     grow(scale_elements, p.scale_elements());
@@ -49,8 +49,8 @@ Calls::Calls(const Protocol& protocol, const std::vector<Point>& points) : proto
   o_ = tools::DeviceBuffer(size_t(o_elements) * 2);
   lse_ = tools::DeviceBuffer(size_t(lse_elements) * 4);
   for (const auto& [input, buffer] : {std::pair{q, &dq_}, {k, &dk_}, {v, &dv_}})
-    if (of_gradients[input]) *buffer = tools::DeviceBuffer(size_t(of_gradients[input]) * 2);
-  if (of_gradients[q]) dsinks_ = tools::DeviceBuffer(size_t(heads) * 4);
+    if (gradient_elements[input]) *buffer = tools::DeviceBuffer(size_t(gradient_elements[input]) * 2);
+  if (gradient_elements[q]) dsinks_ = tools::DeviceBuffer(size_t(heads) * 4);
   if (tile_bytes) tiles_ = tools::DeviceBuffer(size_t(tile_bytes));
   if (scale_elements) {
     const std::vector<float> ones(size_t(scale_elements), 1.0f);

@@ -81,21 +81,21 @@ class CombineRunner {
     const std::vector<int64_t> rows(size_t(c_.batch), c_.seqlen);
     return first_problem(protocol_.checked_rows, [&](int64_t n) -> std::string {
       const Place place = sample(protocol_.seed, n, rows, c_.heads);
-      const int64_t of_lse = (place.batch * c_.heads + place.head) * c_.seqlen + place.row;
-      const int64_t of_o = ((place.batch * c_.seqlen + place.row) * c_.heads + place.head) * c_.head_dim;
+      const int64_t lse_at = (place.batch * c_.heads + place.head) * c_.seqlen + place.row;
+      const int64_t o_at = ((place.batch * c_.seqlen + place.row) * c_.heads + place.head) * c_.head_dim;
       double sum = 0;
-      for (int64_t i = 0; i < c_.parts; ++i) sum += std::exp(double{lse_numbers_[size_t(i * c_.rows() + of_lse)]});
-      if (!(std::fabs(lse[size_t(of_lse)] - std::log(sum)) <= 1.2e-7 * std::fabs(std::log(sum)) + sums))
-        return wrong("lse", place, lse[size_t(of_lse)], std::log(sum));
+      for (int64_t i = 0; i < c_.parts; ++i) sum += std::exp(double{lse_numbers_[size_t(i * c_.rows() + lse_at)]});
+      if (!(std::fabs(lse[size_t(lse_at)] - std::log(sum)) <= 1.2e-7 * std::fabs(std::log(sum)) + sums))
+        return wrong("lse", place, lse[size_t(lse_at)], std::log(sum));
       for (int64_t x = 0; x < c_.head_dim; ++x) {
         double exact = 0, largest = 0;
         for (int64_t i = 0; i < c_.parts; ++i) {
-          const double weight = std::exp(double{lse_numbers_[size_t(i * c_.rows() + of_lse)]}) / sum;
-          const double number = tools::read_element(numbers_.data(), of_o + x + i * shift, c_.parts_dtype);
+          const double weight = std::exp(double{lse_numbers_[size_t(i * c_.rows() + lse_at)]}) / sum;
+          const double number = tools::read_element(numbers_.data(), o_at + x + i * shift, c_.parts_dtype);
           exact += weight * number;
           largest = std::max(largest, std::fabs(number));
         }
-        const double is = tools::read_element(o.data(), of_o + x, c_.o_dtype);
+        const double is = tools::read_element(o.data(), o_at + x, c_.o_dtype);
         if (!(std::fabs(is - exact) <= 1.001 * roundoff * std::fabs(exact) + 0x1p-25 + sums * largest))
           return wrong("o", place, is, exact);
       }

@@ -35,7 +35,7 @@ std::vector<double> median_us(const Protocol& protocol, const tools::Stream& str
   for (int pass = 0; pass < protocol.passes; ++pass)
     for (size_t i = 0; i < enqueue.size(); ++i) medians[i].push_back(median_of_pass(protocol, stream, enqueue[i]));
   std::vector<double> all;
-  for (const std::vector<double>& of_one : medians) all.push_back(median_of(of_one));
+  for (const std::vector<double>& call_medians : medians) all.push_back(median_of(call_medians));
   return all;
 }
 

@@ -26,9 +26,9 @@ Some together(std::initializer_list<Some> all) {
 }
 
 // Refuses options that would be passed over. (CLI11's excludes() does that, too, but fills the help text with it.)
-void keep_apart(const Some& some, const Some& others) {
+void keep_apart(const Some& some, const Some& barred) {
   for (const CLI::Option* one : some)
-    for (const CLI::Option* other : others)
+    for (const CLI::Option* other : barred)
       if (one != other && one->count() && other->count())
         throw std::invalid_argument(other->get_name() + " has no meaning beside " + one->get_name());
 }
@@ -229,8 +229,8 @@ class CommandLine {
 };
 
 void CommandLine::keep_all_apart() const {
-  const Some others = {append_, combine_, overhead_, reference_};
-  const Some instead = together({{list_, plan_}, others});
+  const Some without_points = {append_, combine_, overhead_, reference_};
+  const Some tasks = together({{list_, plan_}, without_points});
   keep_apart({set_, batches_}, axes_);
   keep_apart({set_, batches_}, {set_, batches_});
   keep_apart(served_, {set_, batches_});
@@ -238,12 +238,12 @@ void CommandLine::keep_all_apart() const {
   keep_apart({list_}, {rows_, clock_, csv_});
   keep_apart({plan_}, {rows_, clock_, csv_, json_});
   keep_apart({list_, plan_}, timing_);
-  keep_apart(instead, instead);
+  keep_apart(tasks, tasks);
   keep_apart({card_}, {multiprocessors_, lengths_});
-  keep_apart({direction_}, together({others, {plan_}}));
-  keep_apart(others, {set_, batches_, kernels_, filter_, clock_, csv_});
+  keep_apart({direction_}, together({without_points, {plan_}}));
+  keep_apart(without_points, {set_, batches_, kernels_, filter_, clock_, csv_});
   keep_apart({overhead_, reference_}, {rows_});
-  for (const Some& some : {axes_, served_, forms_, timing_}) keep_apart(others, some);
+  for (const Some& some : {axes_, served_, forms_, timing_}) keep_apart(without_points, some);
   keep_apart({append_, combine_, reference_}, {json_});
 }
 

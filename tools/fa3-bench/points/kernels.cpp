@@ -28,15 +28,15 @@ static std::string first_cell(const fa3_kernel_info& info) {
 std::vector<std::string> fitting_kernels(const std::vector<fa3_kernel_info>& kernels, const Point& point,
                                          const std::string& wanted) {
   std::vector<std::string> names;
-  int columns = 0;
+  int fewest = 0;
   for (const fa3_kernel_info& info : kernels) {
     const bool fits = info.dtype == point.dtype && info.causal == int(point.causal && !point.is_served()) &&
                       info.head_dim >= point.head_dim && info.head_dim_v >= point.v_dim();
-    const int of_this = info.head_dim + info.head_dim_v;
+    const int columns = info.head_dim + info.head_dim_v;
     if (!fits || (wanted != info.name && wanted != first_cell(info))) continue;
-    if (!names.empty() && of_this > columns) continue;
-    if (of_this < columns) names.clear();
-    columns = of_this;
+    if (!names.empty() && columns > fewest) continue;
+    if (columns < fewest) names.clear();
+    fewest = columns;
     names.push_back(info.name);
   }
   return names;

@@ -34,13 +34,13 @@ std::string Point::form() const {
 }
 
 std::string Point::label() const {
-  const std::string of_heads = " heads " + std::to_string(heads) + "/" + std::to_string(kv_heads);
+  const std::string head_counts = " heads " + std::to_string(heads) + "/" + std::to_string(kv_heads);
   std::string label = kind();
   if (packed_q()) {
-    label += " lengths " + listed(served.lengths) + of_heads;
+    label += " lengths " + listed(served.lengths) + head_counts;
     if (served.lengths_k != served.lengths) label += " lengths_k " + listed(served.lengths_k);
   } else {
-    label += " batch " + std::to_string(batch) + " seqlen " + std::to_string(seqlen) + of_heads;
+    label += " batch " + std::to_string(batch) + " seqlen " + std::to_string(seqlen) + head_counts;
     if (seqlen_k != seqlen) label += " seqlen_k " + std::to_string(seqlen_k);
   }
   label += form();
@@ -128,9 +128,9 @@ static fa3_tensor packed(const std::vector<int64_t>& dim, void* data, fa3_dtype 
 }
 
 fa3_forward_params Point::params(const Addresses& at) const {
-  const auto queries = [&](int64_t columns, void* data, fa3_dtype of) {
-    return packed_q() ? packed({query_rows(), heads, columns}, data, of)
-                      : packed({batch, seqlen, heads, columns}, data, of);
+  const auto queries = [&](int64_t columns, void* data, fa3_dtype type) {
+    return packed_q() ? packed({query_rows(), heads, columns}, data, type)
+                      : packed({batch, seqlen, heads, columns}, data, type);
   };
   const auto keys = [&](int64_t columns, void* data) {
     if (packed_k()) return packed({key_rows(), kv_heads, columns}, data, key_dtype());

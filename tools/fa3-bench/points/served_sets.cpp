@@ -19,16 +19,16 @@ struct Heads {
 };
 
 // In bf16, causal: sequences of one length.
-Point batched(const char* kind, int64_t batch, int64_t seqlen, int64_t seqlen_k, const Heads& of) {
-  Point p{FA3_DTYPE_BF16, of.head_dim, true, batch, seqlen, seqlen_k, of.heads, of.kv_heads, {}};
+Point batched(const char* kind, int64_t batch, int64_t seqlen, int64_t seqlen_k, const Heads& shape) {
+  Point p{FA3_DTYPE_BF16, shape.head_dim, true, batch, seqlen, seqlen_k, shape.heads, shape.kv_heads, {}};
   p.served.kind = kind;
   return p;
 }
 
 // Of lengths of their own.
 Point packed(const char* kind, const std::vector<int64_t>& lengths, const std::vector<int64_t>& lengths_k,
-             const Heads& of) {
-  Point p = batched(kind, int64_t(lengths.size()), std::ranges::max(lengths), std::ranges::max(lengths_k), of);
+             const Heads& shape) {
+  Point p = batched(kind, int64_t(lengths.size()), std::ranges::max(lengths), std::ranges::max(lengths_k), shape);
   p.served.lengths = lengths, p.served.lengths_k = lengths_k;
   return p;
 }
@@ -40,19 +40,19 @@ struct Step {
 };
 
 // One query of each sequence, or several.
-Point decoding_step(const char* kind, const Step& step, const Heads& of, int64_t queries = 1) {
+Point decoding_step(const char* kind, const Step& step, const Heads& shape, int64_t queries = 1) {
   const bool is_mixed = step.context == mixed;
-  Point p = is_mixed ? packed(kind, std::vector(size_t(step.batch), queries), mixed_contexts(step.batch), of)
-                     : batched(kind, step.batch, queries, step.context, of);
+  Point p = is_mixed ? packed(kind, std::vector(size_t(step.batch), queries), mixed_contexts(step.batch), shape)
+                     : batched(kind, step.batch, queries, step.context, shape);
   p.served.page = step.page;
   p.served.name = "b" + std::to_string(step.batch) + " ctx " + (is_mixed ? "mixed" : std::to_string(step.context));
-  if (of.head_dim > 512) {
+  if (shape.head_dim > 512) {
     p.head_dim_v = 512;
-    p.served.name += " sq " + std::to_string(queries) + " heads " + std::to_string(of.heads) + " page " +
+    p.served.name += " sq " + std::to_string(queries) + " heads " + std::to_string(shape.heads) + " page " +
                      std::to_string(step.page);
     return p;
   }
-  p.served.name += " page " + std::to_string(step.page) + " " + of.text();
+  p.served.name += " page " + std::to_string(step.page) + " " + shape.text();
   if (queries > 1) p.served.name += " sq " + std::to_string(queries);
   return p;
 }
@@ -70,9 +70,9 @@ void add_plain_steps(std::vector<Point>& points) {
   for (const int64_t page : {16, 128, 256})
     for (const auto& [batch, context] : {std::pair{int64_t{8}, int64_t{8192}}, {32, mixed}, {128, 2048}})
       points.push_back(decoding_step("decode", {batch, context, page}, usual));
-  for (const Heads& of : {Heads{64, 8, 128}, {64, 8, 64}, {32, 8, 256}, {32, 8, 64}, {32, 1, 128}, {8, 8, 128}})
+  for (const Heads& shape : {Heads{64, 8, 128}, {64, 8, 64}, {32, 8, 256}, {32, 8, 64}, {32, 1, 128}, {8, 8, 128}})
     for (const Step& step : {Step{1, 32768, 64}, {8, 8192, 16}, {8, 8192, 64}, {32, mixed, 64}, {128, 2048, 64}})
-      points.push_back(decoding_step("decode", step, of));
+      points.push_back(decoding_step("decode", step, shape));
   for (const Step& step : {Step{8, 8192, 64}, {32, mixed, 64}})
     points.push_back(decoding_step("decode", step, usual, 4));
 }
@@ -102,23 +102,23 @@ std::vector<Point> served_decoding() {
     points.push_back(decoding_step("sink_decode", step, with_sinks));
   for (auto p = points.end() - 4; p != points.end(); ++p) p->served.sinks = true;
   add_latent_steps(points);
-  for (const Heads& of : {Heads{32, 8, 128}, {64, 8, 128}, {64, 8, 64}})
+  for (const Heads& shape : {Heads{32, 8, 128}, {64, 8, 128}, {64, 8, 64}})
     for (const Step& step :
          {Step{1, 32768, 128}, {8, 8192, 128}, {32, mixed, 128}, {128, 2048, 128}, {32, mixed, 64}})
-      points.emplace_back(decoding_step("fp8kv", step, of)).served.e4m3_cache = true;
+      points.emplace_back(decoding_step("fp8kv", step, shape)).served.e4m3_cache = true;
   return points;
 }
 
 std::vector<Point> served_prefill() {
   std::vector<Point> points;
-  const auto add = [&](std::vector<int64_t> before, int64_t chunk, int64_t page, const Heads& of) {
+  const auto add = [&](std::vector<int64_t> before, int64_t chunk, int64_t page, const Heads& shape) {
     for (int64_t& keys : before) keys += chunk;
     const auto [least, most] = std::ranges::minmax(before);
-    Point& p = points.emplace_back(packed("chunked", std::vector(before.size(), chunk), before, of));
+    Point& p = points.emplace_back(packed("chunked", std::vector(before.size(), chunk), before, shape));
     p.served.page = page;
     p.served.name = std::to_string(before.size()) + " seq; q " + std::to_string(chunk) + " on " +
                     std::to_string(least) + ".." + std::to_string(most) + " page " + std::to_string(page) + " " +
-                    of.text();
+                    shape.text();
   };
   for (const int64_t page : {16, 64, 128, 256})
     for (const std::vector<int64_t>& before :
@@ -136,26 +136,26 @@ std::vector<Point> served_mixed() {
     int64_t decoding;
     std::vector<int64_t> prompts;
   };
-  constexpr Heads of{32, 8, 128};
+  constexpr Heads shape{32, 8, 128};
   std::vector<Point> points;
   for (const int64_t page : {16, 64})
     for (const auto& [decoding, prompts] : {Batch{32, {512}}, {64, {2048}}, {128, {512, 512, 1024}}}) {
       std::vector<int64_t> lengths(size_t(decoding), 1), keys = contexts_beside_prompts(decoding);
       for (const int64_t n : prompts) lengths.push_back(n), keys.push_back(8192 + n);
-      Point& p = points.emplace_back(packed("mixed", lengths, keys, of));
+      Point& p = points.emplace_back(packed("mixed", lengths, keys, shape));
       p.served.page = page;
       p.served.name = std::to_string(p.batch) + " seq; q 1.." + std::to_string(p.seqlen) + " on " +
                       std::to_string(std::ranges::min(keys)) + ".." + std::to_string(p.seqlen_k) + " page " +
-                      std::to_string(page) + " " + of.text();
+                      std::to_string(page) + " " + shape.text();
     }
   return points;
 }
 
 std::vector<Point> packed_documents() {
   std::vector<Point> points;
-  const auto add = [&](const char* kind, const char* name, const std::vector<int64_t>& lengths, const Heads& of) {
-    points.push_back(packed(kind, lengths, lengths, of));
-    points.back().served.name = std::string(name) + "; " + of.text();
+  const auto add = [&](const char* kind, const char* name, const std::vector<int64_t>& lengths, const Heads& shape) {
+    points.push_back(packed(kind, lengths, lengths, shape));
+    points.back().served.name = std::string(name) + "; " + shape.text();
   };
   const auto same = [](size_t count, int64_t length) { return std::vector<int64_t>(count, length); };
   constexpr Heads usual{32, 8, 128};
@@ -177,9 +177,9 @@ std::vector<Point> packed_documents() {
 
 std::vector<Point> masked_and_capped() {
   std::vector<Point> points;
-  const auto add = [&](const char* kind, int64_t batch, int64_t n, const Heads& of) -> Point& {
-    points.push_back(batched(kind, batch, n, n, of));
-    points.back().served.name = "b" + std::to_string(batch) + " n" + std::to_string(n) + " " + of.text();
+  const auto add = [&](const char* kind, int64_t batch, int64_t n, const Heads& shape) -> Point& {
+    points.push_back(batched(kind, batch, n, n, shape));
+    points.back().served.name = "b" + std::to_string(batch) + " n" + std::to_string(n) + " " + shape.text();
     return points.back();
   };
   for (const auto& [batch, n] : {std::pair{2, 8192}, {1, 32768}})
@@ -194,11 +194,12 @@ std::vector<Point> masked_and_capped() {
   }
   struct Capped {
     int64_t batch, n;
-    Heads of;
+    Heads shape;
   };
-  for (const auto& [batch, n, of] : {Capped{4, 4096, {32, 8, 128}}, {2, 8192, {16, 8, 256}}, {4, 4096, {16, 16, 128}}})
+  for (const auto& [batch, n, shape] :
+       {Capped{4, 4096, {32, 8, 128}}, {2, 8192, {16, 8, 256}}, {4, 4096, {16, 16, 128}}})
     for (const int cap : {30, 50}) {
-      Point& p = add("softcap", batch, n, of);
+      Point& p = add("softcap", batch, n, shape);
       p.served.softcap = float(cap);
       p.served.name += " cap " + std::to_string(cap);
     }

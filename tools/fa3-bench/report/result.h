@@ -36,8 +36,9 @@ struct Result {
   void add_pass(std::vector<double> milliseconds);
 };
 
-// Nothing is measured yet, but kernel or problem is known. multiprocessors: as of the library's questions.
-inline constexpr int of_current_device = 0;
+// In place of a number of multiprocessors.
+inline constexpr int current_device = 0;
+// Results without a measurement, but with the kernel or the problem of each point on so many multiprocessors.
 std::vector<Result> planned(const std::vector<Point>& points, int multiprocessors);
 
 }  // namespace fa3::bench

@@ -15,7 +15,7 @@ import typing
 from peers_points import Point
 
 SKIPPED = 77
-HERE = pathlib.Path(__file__).resolve().parents[2] / "tools/peers"
+HERE = pathlib.Path(__file__).resolve().parents[3] / "tools/peers"
 
 
 def have(*modules):

@@ -6,7 +6,7 @@ import os
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests/python"))
 from support import need  # noqa: E402
 
 need("torch", "triton", "numpy")

@@ -10,12 +10,13 @@ import sys
 import tempfile
 import types
 
+import peers_merge
 import peers_points
 import serving
 import serving_csv
 from test_helpers import expect, have
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 SMALL = {"heads": 4, "kv_heads": 2, "head_dim": 64}
 BATCHES = [
     {**SMALL, "lengths": [17, 60], "name": "packed"},
@@ -79,14 +80,14 @@ def test_csv(folder):
     before = serving_csv.read(old)
     run = {("decode", "a"): [line("a", "libfa3", "7")], ("decode", "b"): [line("b", "libfa3", "8")]}
     table, kept = serving_csv.merged(before, run | {("decode", "c"): [line("c", "fa4", "9")]})
-    assert kept == ["decode a: not replaced, as there is no new figure of fa4"], kept
+    assert kept == ["kind decode point a: not replaced, as there is no new figure of fa4"], kept
     serving_csv.write(path, table)
     assert serving_csv.read(path) == table
     assert [one["us"] for lines in table.values() for one in lines] == ["1", "3", "8", "9"], table
     old.write_text("kind,point,us\n")
     try:
         serving_csv.read(old)
-    except serving_csv.CsvError as error:
+    except peers_merge.MergeError as error:
         expect(str(error), "no column peer, tflops_or_gbytes_s, checked")
     else:
         raise AssertionError("a file without columns was read")

@@ -4,7 +4,7 @@ torch."""
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests/python"))
 from support import need  # noqa: E402
 
 need("torch")
