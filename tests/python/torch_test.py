@@ -140,7 +140,7 @@ def odd_gradients(device):
     aligned = torch.cat([dout, dout[..., :1]], -1)[..., :-1]  # rows that are one element longer than they look
     for x in (unaligned, dout.sum().expand(dout.shape), dout.transpose(1, 3).contiguous().transpose(1, 3),
               torch.cat([dout[..., :1], dout], -1)[..., 1:], aligned):  # fmt: skip
-        readable = fa3._frameworks.torch._readable(x)
+        readable = fa3._frameworks.torch.readable(x)
         assert torch.equal(readable, x) and readable.stride(3) == 1 and readable.data_ptr() % 16 == 0
         assert all(stride * x.element_size() % 16 == 0 for stride in readable.stride()[:3])
     o, lse = fa3.forward(*tensors, return_lse=True)
@@ -380,7 +380,7 @@ def fp8_gradients(device):
                 mean = k8.mean.double().repeat_interleave(2, 1)[:, None]
                 right[0] = right[0] + q.shape[-1] ** -0.5 * off.mT[..., None] * mean
             if seed is not None:
-                right[:2] = (fa3._frameworks.torch.turned_back(x, seed) for x in right[:2])
+                right[:2] = (fa3._frameworks.fp8.turned_back(x, seed) for x in right[:2])
             for x, y, near in zip(found, right, exact(*tensors, dout, dlse, causal)[2:]):
                 assert relative(x, y) <= 2 * ROUNDOFF[dtype], (dtype, scales, relative(x, y))
                 assert relative(x, near) <= 0.1, (dtype, scales, relative(x, near))

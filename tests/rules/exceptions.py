@@ -15,8 +15,6 @@ LINES = {
     "src/forward/plan/split.cpp": 512,
     "tools/accuracy": 414,
     "tools/examples/context_parallel.c": 441,  # an example is read in one file
-    "tools/python/fa3/_calls/functions.py": 425,
-    "tools/python/fa3/_frameworks/torch.py": 531,
 }
 
 # Lines of a function. Main loops stay whole, so that a reader sees the order of their instructions.
@@ -50,7 +48,6 @@ NAMES = {
     "tests/records/": 8,
     "tests/src/": 16,
     "tests/support/simulated/": 4,
-    "tools/python/fa3/": 42,
 }
 
 

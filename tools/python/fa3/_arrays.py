@@ -158,17 +158,17 @@ def check(needed, optional=None):
         if not is_tensor and not hasattr(x, "__array_interface__"):
             raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor or a NumPy array")
         if first is None:
-            first, kind, of_torch = name, type(x).__name__, is_tensor
-            device = x.device if of_torch else None
-        elif is_tensor != of_torch:
+            first, kind, first_is_tensor = name, type(x).__name__, is_tensor
+            device = x.device if first_is_tensor else None
+        elif is_tensor != first_is_tensor:
             raise TypeError(f"{name} is {type(x).__name__}, but {first} is {kind}")
-        if of_torch and x.is_nested:
+        if is_tensor and x.is_nested:
             raise NotImplementedError(f"{name} is a nested tensor: fa3 takes packed ones with their cu_seqlens")
-        if of_torch and x.layout != sys.modules["torch"].strided:
+        if is_tensor and x.layout != sys.modules["torch"].strided:
             raise NotImplementedError(f"{name}.layout is {x.layout}, must be torch.strided")
-        if of_torch and name in WRITTEN and not sys.modules["torch"].compiler.is_compiling() and x.is_neg():
+        if is_tensor and name in WRITTEN and not sys.modules["torch"].compiler.is_compiling() and x.is_neg():
             raise ValueError(f"{name} has torch's negative bit, and fa3 writes to no such tensor")
-        if of_torch and x.device != device:  # an op with one on the device meta would compute nothing
+        if is_tensor and x.device != device:  # an op with one on the device meta would compute nothing
             raise ValueError(f"{name}.device is {x.device}, but {first}.device is {device}")
 
 
@@ -223,10 +223,9 @@ def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean
     if x.ndim != 4:
         raise ValueError(f"x has {x.ndim} dimensions, must have 4: batch, seqlen, heads, head_dim")
     batch, seqlen, heads, head_dim = x.shape
-    of_scale = scale_dims(scales, batch, heads, seqlen)
     made = Quantized(
         place.empty(tile_dims(*x.shape) if tiles else x.shape, "float8_e4m3fn"),
-        place.empty(of_scale, "float32"),
+        place.empty(scale_dims(scales, batch, heads, seqlen), "float32"),
         place.empty((batch, heads, head_dim), "float32") if mean else None,
         place.empty((batch, heads, seqlen), "float32") if k_mean is not None else None,
     )

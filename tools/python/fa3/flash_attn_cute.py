@@ -132,7 +132,7 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None, cu_se
     return o if out is None else out, lse.transpose(-1, -2) if return_lse else None
 
 
-def get_scheduler_metadata(max_seqlen_q, max_seqlen_k, nheads, nheads_kv, headdim, num_splits, *others,
+def get_scheduler_metadata(max_seqlen_q, max_seqlen_k, nheads, nheads_kv, headdim, num_splits, *unused,
                            **named) -> None:  # fmt: skip
     """None, which `flash_attn_varlen_func` takes: each call plans for itself."""
     return None
@@ -193,7 +193,7 @@ def _flash_attn_bwd(
     return tuple(gradients.values())
 
 
-def _flash_attn_fwd_combine(out_partial, lse_partial, out, lse=None, cu_seqlens=None, seqused=None, *others,
+def _flash_attn_fwd_combine(out_partial, lse_partial, out, lse=None, cu_seqlens=None, seqused=None, *unused,
                             **named) -> None:  # fmt: skip
     """`flash_attn_combine`, written to out and lse."""
     found = flash_attn_combine(out_partial, lse_partial, out=out)[1]

@@ -1,5 +1,6 @@
 """The arguments of fa3's functions by their names and types, each in one place: what type checkers know, what help()
-shows, and what a call is refused by. Torch tensors give torch tensors, and NumPy arrays NumPy arrays."""
+shows, what a call is refused by, and what the library is called with. Torch tensors give torch tensors, and NumPy
+arrays NumPy arrays."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import operator
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generic, Literal, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from .. import _arrays
+from .._abi import FLAG_ACCUMULATE, FLAG_BATCH_INVARIANT, FLAG_CENTERED_K, FLAG_DETERMINISTIC, FLAG_TWO_LEVEL
+from . import forward as _forward
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -185,9 +188,9 @@ def refuse_others(call: str, given: Dict[str, Any]) -> None:
         found = [MEANT[name]] if name in MEANT else difflib.get_close_matches(name, NAMES[call], 1)
         if found and (found[0] in NAMES[call] or found[0] == "return_lse"):
             raise TypeError(f"{call} has no argument {name}: did you mean {found[0]}?")
-        others = [other for other in ("forward", "attention", "backward", "append") if name in NAMES[other]]
-        if others:
-            has = f"{' and '.join(others)} {'has' if len(others) == 1 else 'have'}"
+        takers = [taker for taker in ("forward", "attention", "backward", "append") if name in NAMES[taker]]
+        if takers:
+            has = f"{' and '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
             raise TypeError(f"{call} has no argument {name}: {has} it")
         raise TypeError(f"{call} has no argument {name}; it takes {', '.join(sorted(NAMES[call]))}")
 
@@ -239,3 +242,32 @@ def kernel(name: Optional[str]) -> Optional[str]:
     if name is not None and not (isinstance(name, str) and name):
         raise ValueError(f"kernel is {name!r}, must be None or the name of a kernel, of fa3.kernels()")
     return name
+
+
+# ---- all of a call ----
+
+
+FLAGS = {"deterministic": FLAG_DETERMINISTIC, "centered_k": FLAG_CENTERED_K, "two_level": FLAG_TWO_LEVEL,
+         "batch_invariant": FLAG_BATCH_INVARIANT, "accumulate": FLAG_ACCUMULATE}  # fmt: skip
+
+
+def flags(given: Any) -> int:
+    found = 0
+    for name, flag in FLAGS.items():
+        found |= flag if given.get(name) else 0
+    return found
+
+
+def resolved(given: Any, q: Any, k: Any, v: Any) -> Any:
+    """`forward`'s arguments, those that are given, as `_forward.forward` takes them: by position and by name."""
+    tensors = {name: given[name] for name in _forward.ALL_TENSORS if given.get(name) is not None}
+    out = {name: given[name] for name in ("out",) if given.get(name) is not None}
+    _arrays.check({"q": q, "k": k, "v": v}, {**tensors, **out})
+    _forward.check_ranks(q, k, v, tensors)
+    if out and given.get("out_dtype") is not None:
+        raise ValueError("out and out_dtype are given, must be one of them")
+    mask, window = _forward.mask(given.get("causal", False), given.get("window"), given.get("chunk"))
+    how = mask, scale(given.get("softmax_scale")), flags(given), given.get("out_dtype"), kernel(given.get("kernel"))
+    maxima = _forward.maxima(given.get("max_seqlen_q"), given.get("max_seqlen_k"))
+    numbers = {"window": window, "maxima": maxima, "softcap": cap(given.get("softcap"))}
+    return how, {**numbers, **tensors, **out}

@@ -12,11 +12,6 @@ from . import backward as _backward
 from . import forward as _forward
 from .._abi import (
     APPEND_ROTARY_INTERLEAVED,
-    FLAG_ACCUMULATE,
-    FLAG_BATCH_INVARIANT,
-    FLAG_CENTERED_K,
-    FLAG_DETERMINISTIC,
-    FLAG_TWO_LEVEL,
     QUANTIZE_INCOHERENT,
     QUANTIZE_ROTARY_INTERLEAVED,
     Tensor,
@@ -73,7 +68,7 @@ def attention(q: Any, k: Any, v: Any, *, return_lse: bool = False, **given: Any)
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
     The gradient itself cannot be differentiated again."""
     _arguments.refuse_others("attention", given)
-    how, named = _resolved(given, q, k, v)
+    how, named = _arguments.resolved(given, q, k, v)
     calls = _torch_ops(q) or _forward
     tensors = {name: x for name, x in named.items() if name in _forward.ALL_TENSORS}
     names = _backward.without_gradients(**tensors)
@@ -109,7 +104,7 @@ def attention_fp8(q: Any, k: Any, v: Any, *, return_lse: bool = False, scales: S
     if not ops:
         raise TypeError(f"q is {type(q).__name__}, must be a torch tensor")
     _arguments.refuse_others("attention_fp8", given)
-    how, _ = _resolved(given, q, k, v)
+    how, _ = _arguments.resolved(given, q, k, v)
     o, lse = ops.attention_fp8(q, k, v, *how[:3], scales, None if seed is None else _arguments.seed(seed))
     return (o, lse) if return_lse else o
 
@@ -190,41 +185,12 @@ def forward(q: Any, k: Any, v: Any, *, return_lse: bool = False, **given: Any) -
     key = ops and ops.repeated.forward_key("forward", q, k, v, given)
     done = ops.repeated.repeated(key, q, k, v, given) if key else None
     if done is None:
-        how, named = _resolved(given, q, k, v)
+        how, named = _arguments.resolved(given, q, k, v)
         done = (ops or _forward).forward(q, k, v, *how, **named)
         if key:
             ops.repeated.remember(key, q, k, v, given, how, named, *done)
     o, lse = done[:2]
     return (o, lse) if return_lse else o
-
-
-FLAGS = {"deterministic": FLAG_DETERMINISTIC, "centered_k": FLAG_CENTERED_K, "two_level": FLAG_TWO_LEVEL,
-         "batch_invariant": FLAG_BATCH_INVARIANT, "accumulate": FLAG_ACCUMULATE}  # fmt: skip
-
-
-def _flags(given: Any) -> int:
-    flags = 0
-    for name, flag in FLAGS.items():
-        flags |= flag if given.get(name) else 0
-    return flags
-
-
-def _resolved(given: Any, q: Any, k: Any, v: Any) -> Any:
-    """`forward`'s arguments, those that are given, as `_forward.forward` takes them: by position and by name."""
-    tensors = {name: given[name] for name in _forward.ALL_TENSORS if given.get(name) is not None}
-    out = {name: given[name] for name in ("out",) if given.get(name) is not None}
-    _arrays.check({"q": q, "k": k, "v": v}, {**tensors, **out})
-    _forward.check_ranks(q, k, v, tensors)
-    if out and given.get("out_dtype") is not None:
-        raise ValueError("out and out_dtype are given, must be one of them")
-    mask, window = _forward.mask(given.get("causal", False), given.get("window"), given.get("chunk"))
-    how = (
-        mask, _arguments.scale(given.get("softmax_scale")), _flags(given), given.get("out_dtype"),
-        _arguments.kernel(given.get("kernel"))
-    )  # fmt: skip
-    maxima = _forward.maxima(given.get("max_seqlen_q"), given.get("max_seqlen_k"))
-    numbers = {"window": window, "maxima": maxima, "softcap": _arguments.cap(given.get("softcap"))}
-    return how, {**numbers, **tensors, **out}
 
 
 @_arguments.takes("forward_schedule")
@@ -249,7 +215,7 @@ def forward_schedule(q: Array, k: Array, v: Array, *, return_lse: bool = False,
     key = ops and ops.repeated.forward_key("schedule", q, k, v, given)
     done = ops.repeated.repeated(key, q, k, v, given) if key and q.is_cuda else None
     if done is None:
-        how, named = _resolved(given, q, k, v)
+        how, named = _arguments.resolved(given, q, k, v)
         made = (ops or _forward).schedule(q, k, v, *how, **named)
         if key and q.is_cuda:
             ops.repeated.remember(key, q, k, v, given, how, named, made_for=made.fa3_made_for)
@@ -289,8 +255,8 @@ def backward(dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, **given: Any) 
     if given.get("accumulate") and out is None:
         raise ValueError("accumulate is True, and there is no out that gradients could be added to")
     how = (
-        mask, _arguments.scale(given.get("softmax_scale")), _flags(given), _arguments.kernel(given.get("kernel")),
-        window, _forward.maxima(given.get("max_seqlen_q"), given.get("max_seqlen_k")),
+        mask, _arguments.scale(given.get("softmax_scale")), _arguments.flags(given),
+        _arguments.kernel(given.get("kernel")), window, _forward.maxima(given.get("max_seqlen_q"), given.get("max_seqlen_k")),
         _arguments.cap(given.get("softcap"))
     )  # fmt: skip
     inputs = (dout, q, k, v, o, lse, dlse, *how, sinks is not None, into)
@@ -389,7 +355,7 @@ def kernel_info(q: Array, k: Array, v: Array, *, multiprocessors: int = 132, ret
     """The kernel that `forward` would run with these arguments of it on a device of so many multiprocessors: the fields
     of fa3_kernel_info. Nothing is computed, no GPU is needed, and the tensors may be torch's on the device meta."""
     _arguments.refuse_others("kernel_info", given)
-    (*how, out_dtype, kernel), named = _resolved(given, q, k, v)
+    (*how, out_dtype, kernel), named = _arguments.resolved(given, q, k, v)
     out = named.pop("out", None)
     params = _forward.forward_params(q, k, v, *how, kernel, **named)
     o_dims, dtype, _ = _forward.outputs(q, v, out_dtype, "cu_seqlens_q" in named)

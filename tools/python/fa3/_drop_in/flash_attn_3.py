@@ -64,10 +64,10 @@ def fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, 
     )  # fmt: skip
 
 
-def _fake_fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, *others, **named):
+def _fake_fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, *unused, **named):
     dims, dtype, lse_dims = _forward.outputs(q, v, packed=cu_seqlens_q is not None or "cu_seqlens_q" in named)
-    o = _torch._empty(q, dims, dtype) if out is None else out
-    return o, _torch._empty(q, lse_dims, "float32"), _nothing(q), _nothing(q)
+    o = _torch.empty(q, dims, dtype) if out is None else out
+    return o, _torch.empty(q, lse_dims, "float32"), _nothing(q), _nothing(q)
 
 
 def bwd(dout, q, k, v, out, softmax_lse, dq=None, dk=None, dv=None, cu_seqlens_q=None, cu_seqlens_k=None,
@@ -80,7 +80,7 @@ def bwd(dout, q, k, v, out, softmax_lse, dq=None, dk=None, dv=None, cu_seqlens_q
     return tuple(_nothing(q) for _ in range(5))
 
 
-def _fake_bwd(dout, q, *others, **named):
+def _fake_bwd(dout, q, *unused, **named):
     return tuple(_nothing(q) for _ in range(5))
 
 
@@ -95,7 +95,7 @@ def _fake_combine(out_partial, lse_partial, out=None, out_dtype=None):
 
 
 def get_scheduler_metadata(batch_size, max_seqlen_q, max_seqlen_k, num_heads, num_heads_k, headdim, headdim_v,
-                           qkv_dtype, seqused_k, *others, **named):  # fmt: skip
+                           qkv_dtype, seqused_k, *unused, **named):  # fmt: skip
     return seqused_k.new_zeros(1)
 
 

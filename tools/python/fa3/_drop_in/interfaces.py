@@ -192,9 +192,9 @@ def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlen
     same_rows = q.shape[:-2] == k_new.shape[:-2] and cu_seqlens_q is cu_seqlens_new
     if same_rows and (moving or alone):
         return fa3.append(k_new, v_new, k, v, q=q, rotary_positions=start, **where, **turns, **one)
-    of_q = {"q_scale": one.pop("q_scale")} if "q_scale" in one else {}
+    q_scale = {"q_scale": one.pop("q_scale")} if "q_scale" in one else {}
     fa3.append(k_new, v_new, k, v, rotary_positions=start, **where, **turns, **one)
-    turned = lambda q, **rows: fa3.append(None, None, None, None, q=q, **rows, **turns, **of_q)
+    turned = lambda q, **rows: fa3.append(None, None, None, None, q=q, **rows, **turns, **q_scale)
     if moving or alone:
         return turned(q, rotary_positions=start, cu_seqlens_new=cu_seqlens_q)
     if q.dim() == 4:
@@ -300,7 +300,7 @@ def backward_into(gradients, dout, q, k, v, out, lse, *, softmax_scale, causal, 
     mask, window = _forward.mask(False, (left, right))
     with torch.no_grad():
         _backward.backward(
-            _torch._readable(dout), q, k, v, out, lse, None, mask, softmax_scale or 0.0, int(deterministic),
+            _torch.readable(dout), q, k, v, out, lse, None, mask, softmax_scale or 0.0, int(deterministic),
             window=window, maxima=tuple(map(maximum, maxima)), softcap=max(softcap, 0.0), into=gradients,
             **{name: x for name, x in tensors.items() if x is not None}
         )  # fmt: skip

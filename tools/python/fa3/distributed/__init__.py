@@ -117,7 +117,7 @@ def unshard(x: torch.Tensor, group: Group = None, layout: str = "zigzag", *, dim
     has as many. No gradient flows through it. Errors as of `attention`."""
     ranks = _ranks(group)
     with _refusing(ranks):
-        _torch._refuse_gradients("fa3.distributed.unshard", {"x": x})
+        _torch.refuse_gradients("fa3.distributed.unshard", {"x": x})
         _check_layout(layout)
         seqlen = _seqlen("x", x.shape[dim], ranks, layout, seqlen)
         sizes = [size for i, size in enumerate(x.shape) if i != dim % x.ndim]
@@ -277,7 +277,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
         cu_seqlens, window = (tuple(x) if isinstance(x, list) else x for x in (cu_seqlens, window))
         if not (type(q) is type(k) is type(v) is torch.Tensor and (sinks is None or isinstance(sinks, torch.Tensor))):
             _check_tensors(q, k, v, sinks)
-        q, k, v, flags, _ = _torch._resolved(q, k, v, fa3.FLAG_DETERMINISTIC if deterministic else 0, None)
+        q, k, v, flags, _ = _torch.resolved(q, k, v, fa3.FLAG_DETERMINISTIC if deterministic else 0, None)
         how = kernels.How(_arguments.scale(softmax_scale), _arguments.cap(softcap), bool(flags))
         looks = [(x.shape, x.dtype, x.device, x.layout) for x in (q, k, v, sinks) if x is not None]
         gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, sinks) if x is not None)
@@ -292,7 +292,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
             call = _Call(problem, q.dtype, q.device, how, sinks is not None, bool(return_lse), gradients)
             known = _remember(key, _chosen(method, call, ranks, card))
         # Whether the library takes a tensor must not hang on where one rank has it.
-        q, k, v = (x if x.is_contiguous() and not x.data_ptr() % 16 else _torch._readable(x) for x in (q, k, v))
+        q, k, v = (x if x.is_contiguous() and not x.data_ptr() % 16 else _torch.readable(x) for x in (q, k, v))
     agreement.reach(ranks, known.note, _always(q))
     if explain and ranks.rank == 0:
         print(f"{known.table}\nchosen: {known.method}", flush=True)

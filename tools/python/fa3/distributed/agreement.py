@@ -94,9 +94,9 @@ def _merged(notes, ranks):
             return text
     for rank, other in zip(ranks, found):
         for name in {**found[0], **other}:
-            here, there = found[0].get(name), other.get(name)
-            if here != there:
-                text = f"{name} is {here} on rank {ranks[0]}, but {there} on rank {rank}, must be the same on all ranks"
+            a, b = found[0].get(name), other.get(name)
+            if a != b:
+                text = f"{name} is {a} on rank {ranks[0]}, but {b} on rank {rank}, must be the same on all ranks"
                 return _note_of_error("ValueError", text)
     return notes[0]
 

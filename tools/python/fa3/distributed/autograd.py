@@ -171,7 +171,7 @@ class Attention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, dout, dlse):
         q, k, v, sinks, o, lse = ctx.saved_tensors
-        dout = torch.zeros_like(o) if dout is None else _torch._readable(dout)
+        dout = torch.zeros_like(o) if dout is None else _torch.readable(dout)
         dlse = dlse if dlse is None else dlse.contiguous()
         with kernels.current(q.device):
             gradients = _backward(ctx.run, dout, dlse, q, k, v, o, lse)

@@ -173,9 +173,9 @@ def _ring(problem, nodes, ranks, card, link):
     took = lambda sent: card.start * (sent > 0) + sent / link  # noqa: E731
     forward = backward = 0.0
     # While a step computes, the next one's keys come and the last one's gradients go.
-    for (of_forward, of_backward), keys, gradients in zip(computed, [*came[1:], 0], [0, *went]):
-        forward += max(of_forward, took(keys))
-        backward += max(of_backward, took(keys) + took(gradients))
+    for (step_forward, step_backward), keys, gradients in zip(computed, [*came[1:], 0], [0, *went]):
+        forward += max(step_forward, took(keys))
+        backward += max(step_backward, took(keys) + took(gradients))
     backward += took(went[-1])
     longest = max(map(layouts.rows, nodes))
     more = [(rows - layouts.rows(node), layouts.rows(node)) for rows, node in zip(called, nodes)]

@@ -1,5 +1,5 @@
-"""The library's calls of a plan. Python would take longer to describe tensors than the GPU takes for a short call, so the
-parameters of each call are filled in once: what is left are addresses."""
+"""The library's calls of a plan. Python would take longer to describe tensors than the GPU takes for a short call, so
+the parameters of each call are filled in once: what is left are addresses."""
 
 from __future__ import annotations
 
@@ -124,11 +124,11 @@ class Calls:
     def _room(self, size):
         return torch.empty(size, dtype=torch.uint8, device=self.place.device)
 
-    def run(self, addresses, make, *of_call, **wholes):
+    def run(self, addresses, make, *arguments, **wholes):
         if self.known:
             launch = self.known[self.number]
         else:
-            launch = make(self.place, *of_call, **wholes)
+            launch = make(self.place, *arguments, **wholes)
             self.made.append(launch)
             self.workspace = self._room(launch.size)
             self.address = self.workspace.data_ptr()
@@ -170,8 +170,8 @@ class Part:
     def keys(self, x):
         return self._narrow(x, self.dim, self.call.k_start, self.call.k_end)
 
-    def of_lse(self, x):
-        """Its rows come last."""
+    def lse_rows(self, x):
+        """Of lse, whose rows come last."""
         return self._narrow(x, -1, self.call.q_start, self.call.q_end)
 
     def as_one(self, x):
@@ -188,7 +188,7 @@ def forward(place, job, dim, how, merges, q, keys, o, lse, sinks):
     part, (k, v) = Part(job.call, dim, how, place.device), keys.tensors()
     wholes = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
     o, lse = (o[job.slot], lse[job.slot]) if merges else (o, lse)
-    views = {"q": part.rows(q), "k": part.keys(k), "v": part.keys(v), "o": part.rows(o), "lse": part.of_lse(lse)}
+    views = {"q": part.rows(q), "k": part.keys(k), "v": part.keys(v), "o": part.rows(o), "lse": part.lse_rows(lse)}
     if sinks is not None:
         wholes["sinks"] = views["sinks"] = sinks
     given = {"sinks": sinks} if sinks is not None else {}
@@ -202,7 +202,7 @@ def backward(place, job, dim, how, into_rows, inputs, keys, dq, flat, shapes):
     too; else this call's."""
     part, (k, v), (dk, dv) = Part(job.call, dim, how, place.device), keys.tensors(), methods.views(flat, shapes)
     wholes = {**inputs, "k": k, "v": v, "dq": dq, "dk": dk, "dv": dv}
-    views = {name: part.of_lse(x) if "lse" in name else part.rows(x) for name, x in inputs.items()}
+    views = {name: part.lse_rows(x) if "lse" in name else part.rows(x) for name, x in inputs.items()}
     views.update(k=part.keys(k), v=part.keys(v))
     gradients = {"dq": part.rows(dq) if into_rows else part.as_one(dq), "dk": part.as_one(dk), "dv": part.as_one(dv)}
     flags = fa3.FLAG_DETERMINISTIC if how.deterministic else 0

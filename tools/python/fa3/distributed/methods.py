@@ -212,22 +212,22 @@ def chunks(plan, team: Team, k, v):
         count = math.prod(shapes[0]) + math.prod(shapes[1])
         return shapes, Transfer(team, step.to, sent, step.source, count, k.dtype, k.device)
 
-    own, *others = plan.steps
+    own, *remote = plan.steps
     following, own_first = None, (k.numel() + v.numel()) * k.element_size() < FEW_BYTES
-    if others and not own_first:
-        following = start(others[0])
+    if remote and not own_first:
+        following = start(remote[0])
     if (own.first, own.end) == (0, k.shape[dim]):
         yield own, Keys(k, v)
     else:
         yield own, Keys(*(x.narrow(dim, own.first, own.end - own.first) for x in (k, v)))
-    if others and own_first:
-        following = start(others[0])
-    for index, step in enumerate(others):
+    if remote and own_first:
+        following = start(remote[0])
+    for index, step in enumerate(remote):
         underway, keys = following, Keys(None, None)
         if underway:
             shapes, transfer = underway
             keys = Keys(None, None, transfer.wait(), shapes)
-        following = start(others[index + 1]) if index + 1 < len(others) else None
+        following = start(remote[index + 1]) if index + 1 < len(remote) else None
         yield step, keys
 
 

@@ -97,10 +97,10 @@ class Plan:
         for step in range(size):
             source, to = (rank - step) % size, (rank + step) % size
             calls, (first, end) = self._calls(rank, source)
-            others, sent = self._calls(to, rank)
+            receiver_calls, sent = self._calls(to, rank)
             moves = step > 0 and any(self._calls(i, (i - step) % size)[0] for i in range(size))
             found.append(Step(calls, source, first, end, to, sent, moves, _is_whole(calls, first, end),
-                              _is_whole(others, *sent)))  # fmt: skip
+                              _is_whole(receiver_calls, *sent)))  # fmt: skip
         return found
 
     def _placed(self, steps):
