@@ -1,6 +1,8 @@
-"""Plain attention in float64 for the tests of the interfaces: one sequence at a time, with every mask and transform of
-scores; rotary embedding; and random lengths, pages and caches."""
+"""What the tests of the interfaces share: plain attention in float64, one sequence at a time, with every mask and
+transform of scores; rotary embedding; random lengths, pages and caches; comparisons. Cases run on the CPU by the
+reference, and on a GPU by the kernels; where there is no Hopper GPU, `run` says so."""
 
+import contextlib
 import math
 
 import torch
@@ -154,3 +156,90 @@ class Cache:
             keys, values = (self.keys(x, b, self.padding[b], end) for x in (k_cache, v_cache))
             written = [self.keys(x, b, start, end) for x in (k_cache, v_cache)]
             yield new[0], written[0], new[1], written[1], *plain(q, keys, values, **mask)
+
+
+# ---- comparisons ----
+
+
+def normal(device, *dims, dtype=None):
+    return torch.randn(dims).to(device, dtype or (torch.float32 if device == "cpu" else torch.bfloat16))
+
+
+def ints(device, *numbers):
+    return torch.tensor(numbers, dtype=torch.int32, device=device)
+
+
+def close(found, expected, what):
+    """Up to the rounding of found's dtype; kernels also round P, and gradients come from products that were rounded."""
+    assert found.shape == expected.shape, (what, found.shape, expected.shape)
+    finite = expected.isfinite()
+    assert torch.equal(found.isfinite(), finite) and torch.equal(found[~finite].double(), expected[~finite]), what
+    roundoff = {torch.float32: 1e-3 if found.is_cuda else 1e-5, torch.bfloat16: 2.0**-6}[found.dtype]
+    error = (found.double() - expected)[finite].abs().max().item() if finite.any() else 0
+    assert error <= roundoff * max(1.0, expected[finite].abs().max().item() if finite.any() else 1), (what, error)
+
+
+@contextlib.contextmanager
+def no_wait(device):
+    """Whoever makes the host wait for the GPU fails."""
+    if device == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def differentiated(call, exact, tensors, what, rows=None):
+    """o and lse of `call` and their gradients are those of `exact` in float64. rows: those of o that are in use."""
+    leaves = [x.detach().clone().requires_grad_() for x in tensors]
+    doubles = [x.detach().double().requires_grad_() for x in tensors]
+    with no_wait(tensors[0].device.type):
+        o, lse = call(*leaves)
+    exact_o, exact_lse = exact(*doubles)
+    some = slice(None) if rows is None else rows
+    close(o[some], exact_o[some], (what, "o"))
+    close(lse[..., some] if rows is not None else lse, exact_lse[..., some] if rows is not None else exact_lse, what)
+    dout = torch.randn(exact_o.shape).to(o.device, o.dtype)
+    dout = dout if rows is None else dout * torch.zeros_like(dout).index_fill_(0, rows, 1)
+    found = torch.autograd.grad(o, leaves, dout)
+    for name, x, y in zip("qkv", found, torch.autograd.grad(exact_o, doubles, dout.double())):
+        close(x, y, (what, f"d{name}"))
+
+
+MASKS = (  # by official's names, and as plain attention has them
+    ({}, {}),
+    ({"causal": True}, {"causal": True}),
+    ({"window_size": (3, -1), "causal": True}, {"window": (3, -1), "causal": True}),
+    ({"window_size": torch.tensor([2, 1])}, {"window": (2, 1)}),
+    ({"window_size": (-1, 4), "softcap": 2.0}, {"window": (-1, 4), "softcap": 2.0}),
+)
+CHUNKS = (
+    ({"attention_chunk": 4}, {"chunk": 4}),
+    ({"attention_chunk": 4, "causal": True}, {"chunk": 4, "causal": True}),
+    ({"attention_chunk": 4, "window_size": (9, 3)}, {"chunk": 4}),
+    ({"attention_chunk": 5, "window_size": (2, -1), "causal": True}, {"chunk": 5, "window": (2, 0)}),
+    ({"attention_chunk": 5, "window_size": (1, 2)}, {"chunk": 5, "window": (1, 2)}),
+)
+
+
+def by_batch(mask, slopes=None, sinks=None):
+    def exact(q, k, v):
+        each = [plain(*x, **mask, slopes=None if slopes is None else slopes[b] if slopes.ndim == 2 else slopes,
+                      sinks=sinks) for b, x in enumerate(zip(q, k, v))]  # fmt: skip
+        return tuple(torch.stack(x) for x in zip(*each))
+
+    return exact
+
+
+def run(*cases):
+    torch.manual_seed(1)
+    found = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    for device in ("cpu", "cuda") if found else ("cpu",):
+        for case in cases:
+            case(device)
+            print(f"{device}: {case.__name__}", flush=True)
+    if not found:
+        print("SKIPPED: the cases for CUDA tensors: torch finds no GPU of compute capability 9.0")
+    print(f"torch {torch.__version__} agrees")

@@ -139,28 +139,18 @@ def numbers():
     fa3.forward(Q, pages, pages, **{**used, "page_table": ints(3, 1, 0, -1).view(2, 2)})  # which holds no key in use
     fa3.forward(Q[:, :1], *[torch.randn(70, 4, 2, 16)] * 2, page_table=torch.where(torch.arange(64) < 30, -1, 1).int()
                 .expand(2, 64), window=(0, 0))  # far before the window  # fmt: skip
-    from fa3._debug import checks
-
-    checks.ASKED = True  # as FA3_CHECK=1: rows beyond a maximum are no fault otherwise
-    sums = {"cu_seqlens_q": ints(0, 5, 10), "cu_seqlens_k": ints(0, 9, 18), "max_seqlen_q": 5, "max_seqlen_k": 9}
+    sums = {"cu_seqlens_q": ints(0, 5, 10), "cu_seqlens_k": ints(0, 9, 18)}
     for wrong, text in (
         ({"cu_seqlens_q": ints(0, 11, 10)}, "cu_seqlens_q[1] is 11, but q has 10 rows"),
         ({"cu_seqlens_k": ints(0, 9, 7)}, "cu_seqlens_k[2] is 7, must be at least cu_seqlens_k[1], 9"),
         ({"cu_seqlens_k": ints(-1, 9, 18)}, "cu_seqlens_k[0] is -1, must be at least 0"),
         ({"cu_seqlens_k": ints(0, 0, 9), "seqused_k": ints(1, 9)}, "seqused_k[0] is 1, must be from 0 to 0"),
-        ({"max_seqlen_k": 8}, "max_seqlen_k is 8, but sequence 0 has 9 rows"),
-        ({"max_seqlen_q": 4}, "max_seqlen_q is 4, but sequence 0 has 5 rows"),
         ({"seqused_q": ints(5, 6)}, "seqused_q[1] is 6, must be from 0 to 5, the rows of sequence 1"),
         ({"leftpad_k": ints(10, 0)}, "leftpad_k[0] is 10, must be from 0 to 9, the keys in use of sequence 0"),
     ):
         refused(fa3.InvalidArgument, text, fa3.forward, ROWS, KEYS, KEYS, **{**sums, **wrong})
     unused = {"cu_seqlens_q": ints(0, 5, 10, 0, 0), "cu_seqlens_k": ints(0, 9, 18, 0, 0)}
-    o, lse = fa3.forward(ROWS, KEYS, KEYS, **{**sums, **unused}, return_lse=True)
-    assert torch.equal(o, fa3.forward(ROWS, KEYS, KEYS, **sums))
-    text = "max_seqlen_k is 8, but sequence 0 has 9 rows"
-    refused(fa3.InvalidArgument, text, fa3.backward, o, ROWS, KEYS, KEYS, o, lse, **{**sums, "max_seqlen_k": 8})
-    checks.ASKED = False
-    fa3.forward(ROWS, KEYS, KEYS, **{**sums, "max_seqlen_k": 8})
+    assert torch.equal(fa3.forward(ROWS, KEYS, KEYS, **unused), fa3.forward(ROWS, KEYS, KEYS, **sums))
     text = "cache_batch_idx[1] is 2, must be from 0 to 1, the entries of k, for sequence 1"
     refused(fa3.InvalidArgument, text, fa3.forward, Q, K, K, cache_batch_idx=ints(0, 2))
     arrays = [x.numpy() for x in (Q, K, K)]
@@ -201,6 +191,30 @@ for turn in range(2):
     assert program(code.replace('print("left out")', 'raise AssertionError("left out")'), FA3_CHECK="1") == ""
 
 
-for case in (ranks, absent, names, dtypes, windows, stacked, without_gpu, numbers, environment):
+def maxima():
+    """Rows beyond a maximum are a fault with FA3_CHECK=1 alone; places of a batch that are not in use are none."""
+    code = """
+import sys, torch, fa3
+q, k = torch.randn(10, 4, 16), torch.randn(18, 2, 16)
+ints = lambda *numbers: torch.tensor(numbers, dtype=torch.int32)
+how = {"cu_seqlens_q": ints(0, 5, 10, 0), "cu_seqlens_k": ints(0, 9, 18, 0), "max_seqlen_q": 5, "max_seqlen_k": 9}
+o, lse = fa3.forward(q, k, k, **how, return_lse=True)
+for wrong in {}, {"max_seqlen_k": 8}, {"max_seqlen_q": 4}:
+    for call, inputs in (fa3.forward, (q, k, k)), (fa3.backward, (o, q, k, k, o, lse)):
+        try:
+            call(*inputs, **{**how, **wrong})
+        except fa3.InvalidArgument as error:
+            print(error, file=sys.stderr)
+        else:
+            print("taken", file=sys.stderr)
+"""
+    taken, said = ["taken"] * 2, program(code, FA3_CHECK="1").splitlines()
+    assert said[:2] == taken, said
+    assert all("max_seqlen_k is 8, but sequence 0 has 9 rows" in line for line in said[2:4]), said
+    assert all("max_seqlen_q is 4, but sequence 0 has 5 rows" in line for line in said[4:]) and len(said) == 6, said
+    assert program(code).splitlines() == taken * 3
+
+
+for case in (ranks, absent, names, dtypes, windows, stacked, without_gpu, numbers, environment, maxima):
     case()
     print(case.__name__, flush=True)
