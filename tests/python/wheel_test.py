@@ -24,6 +24,13 @@ NEEDY = {  # what is not packed, and what is said of it
     "#include <iostream>\nvoid f() { std::cout << 1; }": "libstdc++",
     '#include <cmath>\nextern "C" double f(double x) { return std::exp(x); }': "needs exp of glibc 2.29",
 }
+# What vLLM does with its plugins.
+PLUGIN = """
+from importlib.metadata import distribution
+for point in distribution("fa3").entry_points:
+    point.load()()
+    print(point.group, point.name)
+"""
 
 
 def newest_glibc():
@@ -72,6 +79,7 @@ def main():
         assert f"fa3 {version}, libfa3 {version}, ABI 1: {inside}" in said, said
         assert "the CPU reference: o within" in said, said
         assert run(python, "-B", "-c", "import fa3; print(fa3.__version__)", cwd=empty).strip() == version
+        assert run(python, "-B", "-c", PLUGIN, cwd=empty) == "vllm.general_plugins fa3\n"
         listed = run(*pip, "show", "-f", "fa3")
         assert "fa3/_frameworks/torch.py" in listed and "fa3/fa3.h" in listed, listed
         sources = members(ROOT / "tools/python/fa3")

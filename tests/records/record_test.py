@@ -97,7 +97,9 @@ class Record(unittest.TestCase):
     def test_hash(self):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            files = {"include/fa3.h": "enum a {\n  A = 1\n};\n", "src/a.cpp": '#include "fa3.h"\nint b;\n', "ptx/a.h": "int c;\n",
+            header = ("enum a {\n  A = 1\n};\ntypedef struct b {\n  int c;\n  int d;\n} b;\n"
+                      "FA3_API int f(int g, float h);\n")  # fmt: skip
+            files = {"include/fa3.h": header, "src/a.cpp": '#include "fa3.h"\nint b;\n', "ptx/a.h": "int c;\n",
                      "ptx/table/kernels.lock": "0 a\n"}  # fmt: skip
 
             def write(path, text):
@@ -111,12 +113,20 @@ class Record(unittest.TestCase):
                 write(path, "nothing that a launch is made of")
             (root / "ptx/a.h").rename(root / "ptx/b.h")
             write("src/a.cpp", '// A comment.\n#include "deeper/fa3.h"\n\nint b;  // another\n')
-            write("include/fa3.h", "/* A comment. */\nenum a {\n  A = 1 /* another */\n};\n")
+            write("include/fa3.h", "/* A comment. */\n" + header.replace("A = 1", "A = 1 /* another */"))
             self.assertEqual(record.source_hash(root), first)
-            for path in ("include/fa3.h", "src/a.cpp", "ptx/b.h", "ptx/table/kernels.lock"):
+            for path, old, new in (
+                ("include/fa3.h", "A = 1", "A = 2"),
+                ("include/fa3.h", "FA3_API", "enum i {\n  I = 2\n};\nFA3_API"),
+                ("include/fa3.h", "int c;\n  int d;", "int d;\n  int c;"),
+                ("include/fa3.h", "float h", "double h"),
+                ("src/a.cpp", "int b", "int more, b"),
+                ("ptx/b.h", "int c", "int more, c"),
+                ("ptx/table/kernels.lock", "0", "1"),
+            ):
                 text = (root / path).read_text()
-                write(path, text + ("enum b {\n  B = 2\n};\n" if path.startswith("include") else "int more;\n"))
-                self.assertNotEqual(record.source_hash(root), first, path)
+                write(path, text.replace(old, new))
+                self.assertNotEqual(record.source_hash(root), first, (path, new))
                 write(path, text)
             self.assertEqual(record.source_hash(root), first)
 
