@@ -1,17 +1,14 @@
 """plot_serving.py: what it reads, what it refuses, and the figures, which need matplotlib; skipped behind the first two
 without it."""
 
-import contextlib
-import io
 import os
 import pathlib
 import sys
 import tempfile
-import xml.etree.ElementTree
 
 import plot
 import plot_serving
-from test_helpers import SKIPPED, expect, have
+from test_helpers import SKIPPED, expect, have, refusal, texts
 
 HEADER = "kind,point,peer,us,tflops_or_gbytes_s,checked,card"
 LINES = (
@@ -29,20 +26,6 @@ BENCH_LINES = (
     "fwd,bf16,128,1,32,8,405,1,,,,2406",
     "fwd,bf16,128,1,32,8,407,0,page 16,decode,wrong,2408",
 )
-
-
-def texts(path):
-    return {element.text for element in xml.etree.ElementTree.parse(path).iter() if element.text}
-
-
-def refusal(*arguments):
-    with contextlib.redirect_stderr(io.StringIO()) as errors:
-        try:
-            plot_serving.main(arguments)
-        except SystemExit as stop:
-            assert stop.code == 2, stop.code
-            return errors.getvalue()
-    raise AssertionError(f"accepted: {arguments}")
 
 
 def main():
@@ -69,15 +52,15 @@ def main():
             (write("cut.csv", HEADER.replace("kind,", ""), LINES[3].replace("decode,", "")), "KeyError: 'kind'"),
             (write("two.csv", HEADER, LINES[0], LINES[3].replace("H100", "H200")), "NVIDIA H100, NVIDIA H200"),
         ):
-            expect(refusal(path), text)
+            expect(refusal(plot_serving.main, [path]), text)
         if not have("matplotlib"):
             return SKIPPED
         for out in ("a", "b"):
             assert plot_serving.main([serving, "--out", str(folder / out)]) == 0
         assert sorted(os.listdir(folder / "a")) == ["serving-decode.svg", "serving-window_bwd.svg"]
         decode = folder / "a/serving-decode.svg"
-        assert {"301", "302", "304", "b8, 64", "b9", "GB/s", "libfa3", "decode, NVIDIA H100"} <= texts(decode)
-        assert not {"303", "305", "cuDNN"} & texts(decode)
+        assert {"301", "302", "304", "b8, 64", "b9", "GB/s", "libfa3", "decode, NVIDIA H100"} <= {*texts(decode)}
+        assert not {"303", "305", "cuDNN"} & {*texts(decode)}
         assert "TFLOP/s" in texts(folder / "a/serving-window_bwd.svg")
         assert decode.read_bytes() == (folder / "b/serving-decode.svg").read_bytes()
         assert plot_serving.main([bench, "--out", str(folder / "c")]) == 0

@@ -1,8 +1,6 @@
 """plot.py: what it reads, what it refuses, and the figures, which need matplotlib; skipped behind the first two without
 it. Argument: the program fa3-bench."""
 
-import contextlib
-import io
 import itertools
 import os
 import pathlib
@@ -10,10 +8,9 @@ import re
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree
 
 import plot
-from test_helpers import HERE, SKIPPED, expect, have, listed
+from test_helpers import HERE, SKIPPED, expect, have, listed, refusal, texts
 
 RESULTS = HERE.parents[1] / "tests/records"
 DRAWN = ("forward", "backward", "fp8")  # of what is kept of a card
@@ -21,17 +18,6 @@ sys.path.insert(0, str(RESULTS))
 import card  # noqa: E402
 
 COLUMNS = "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked"
-
-
-def refusal(call, *arguments):
-    """What a command line is refused with."""
-    with contextlib.redirect_stderr(io.StringIO()) as errors:
-        try:
-            call(*arguments)
-        except SystemExit as stop:
-            assert stop.code == 2, stop.code
-            return errors.getvalue()
-    raise AssertionError(f"accepted: {arguments}")
 
 
 def made_up(dtype, peer_columns):
@@ -148,12 +134,6 @@ def test_fp8_rows(write):
         points, _ = plot.read(write("fp8.csv", columns, *lines))
         assert points == {("fwd", "e4m3"): {(64, 0, 512): expected}}, points
     expect(refusal(plot.main, [write("twice8.csv", columns, tiles, rows, tiles)]), "line 4", "a second row of e4m3")
-
-
-def texts(path):
-    root = xml.etree.ElementTree.parse(path).getroot()
-    assert root.tag == "{http://www.w3.org/2000/svg}svg", root.tag
-    return ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_figure(folder, write):

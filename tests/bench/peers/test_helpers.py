@@ -3,6 +3,7 @@ an assertion."""
 
 import contextlib
 import importlib.util
+import io
 import itertools
 import json
 import math
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import types
 import typing
+import xml.etree.ElementTree
 
 from peers_points import Point
 
@@ -28,6 +30,23 @@ def have(*modules):
 def expect(text, *parts):
     for part in parts:
         assert part in text, f"{part!r} is not in {text[-400:]!r}"
+
+
+def refusal(call, *arguments):
+    """What a command line is refused with."""
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            call(*arguments)
+        except SystemExit as stop:
+            assert stop.code == 2, stop.code
+            return errors.getvalue()
+    raise AssertionError(f"accepted: {arguments}")
+
+
+def texts(path):
+    root = xml.etree.ElementTree.parse(path).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg", root.tag
+    return ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
 def listed(bench, *words):
