@@ -1,27 +1,20 @@
 // What fa3_backward accepts for the device, and what it asks of the driver.
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "../launches.h"
+#include "../refused.h"
 #include "backward_calls.h"
 
 namespace fa3::test {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-constexpr fa3_status invalid = FA3_ERROR_INVALID_ARGUMENT, unsupported = FA3_ERROR_UNSUPPORTED;
-
-struct BadChange {
-  const char* message;
-  fa3_status status;
-  void (*apply)(B&);
-};
-const BadChange bad_changes[] = {
+using Change = ChangeOf<B>;
+const Change bad_changes[] = {
     {"q.dtype is 0, must be a fa3_dtype", invalid, [](B& p) { p.q.dtype = FA3_DTYPE_NONE; }},
     {"q.dtype is fp32", unsupported,
      [](B& p) {
@@ -70,12 +63,11 @@ const BadChange bad_changes[] = {
 
 TEST_CASE("bad arguments of fa3_backward are refused before any launch", "[launch][backward]") {
   FakeCuda& fake = fresh();
-  for (const BadChange& change : bad_changes) {
-    INFO(change.message);
+  for (const Change& change : bad_changes) {
+    INFO(change.name);
     B p = imaginary_backward();
     change.apply(p);
-    CHECK(fa3_backward_check(&p) == change.status);
-    CHECK_THAT(fa3_last_error_message(), ContainsSubstring(change.message));
+    expect(fa3_backward_check(&p), change);
     CHECK(backward(p) == change.status);
     CHECK(fake.launches.empty());
   }
