@@ -34,7 +34,8 @@ const Change bad_shapes[] = {
 
     {"q.dtype is 0", invalid, [](P& p) { p.q.dtype = FA3_DTYPE_NONE; }},
     {"q.dtype is 8", invalid, [](P& p) { p.q.dtype = 8; }},
-    {"v.dtype is int32, which only lengths and page numbers have", invalid, [](P& p) { p.v.dtype = FA3_DTYPE_INT32; }},
+    {"v.dtype is int32, which only lengths, page numbers, slots and positions have", invalid,
+     [](P& p) { p.v.dtype = FA3_DTYPE_INT32; }},
     {"k.dtype is -1", invalid, [](P& p) { p.k.dtype = -1; }},
     {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
     {"v.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.v.dtype = FA3_DTYPE_FP16; }},
