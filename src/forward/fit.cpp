@@ -5,7 +5,7 @@
 
 #include "device/widen.h"
 #include "error.h"
-#include "forward/forward.h"
+#include "forward/candidate.h"
 #include "forward/plan/copies.h"
 #include "forward/plan/cost.h"
 #include "forward/plan/lengths.h"
@@ -26,8 +26,9 @@ const char* mask_name(Mask mask) {
   return mask == Mask::full ? "no" : mask == Mask::causal ? "a causal" : "a window's";
 }
 
-bool holds(const ForwardRow& row, const AttentionShape& shape) {
-  return row.d >= shape.head_dim && row.dv >= shape.head_dim_v;
+bool holds(const Candidate& candidate) {
+  const auto& [problem, row] = candidate;
+  return row.d >= problem.head_dim && row.dv >= problem.head_dim_v;
 }
 // Has it fewer columns than the other, or as many in all, but fewer of Q and K?
 constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
@@ -46,20 +47,22 @@ int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.ser
 Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::window : problem.mask(); }
 
 // Can this row take the problem's V, scales and sums, and what becomes of its scores and of O?
-bool takes(const ForwardRow& row, const ForwardProblem& problem) {
+bool takes(const Candidate& candidate) {
+  const auto& [problem, row] = candidate;
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
   if (row.stores_fp32() != problem.widens_o()) return false;
   if (row.has_wide_q() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
   if (row.is_latent() != problem.is_latent()) return false;
   // These do not take one query and many alike.
   if ((row.has(Trait::few_rows) || row.has(Trait::multicast)) && problem.batch_invariant) return false;
-  if (row.has(Trait::few_rows) && rows_of(problem, row) > row.most_rows()) return false;
+  if (row.has(Trait::few_rows) && candidate.rows() > row.most_rows()) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
 }
 // Rows with scales for blocks take one scale for each head, too, but are slower.
-bool has_needless_scales(const ForwardRow& row, const ForwardProblem& problem) {
+bool has_needless_scales(const Candidate& candidate) {
+  const auto& [problem, row] = candidate;
   return row.block_scales() && !row.has(Trait::two_level) && !problem.kv_blocks;
 }
 
@@ -144,9 +147,10 @@ void find_rows(const ForwardProblem& problem, bool copies, Fit& fit) {
   for (int i = 0; i < candidates.count; ++i) {
     const int n = candidates.rows[i];
     const ForwardRow& row = forward_row(n);
+    const Candidate candidate{problem, row};
     const bool packs = row.packs_heads();
-    if (!holds(row, problem) || (packs && !packs_if_alone) || !takes(row, problem) || row.takes_copies() != copies ||
-        has_needless_scales(row, problem))
+    if (!holds(candidate) || (packs && !packs_if_alone) || !takes(candidate) || row.takes_copies() != copies ||
+        has_needless_scales(candidate))
       continue;
     Fit& of_kind = packs ? packed : row.has(Trait::one_tile) ? brief : fit;
     if (of_kind.count && is_narrower(forward_row(of_kind.rows[0]), row)) continue;
@@ -199,6 +203,7 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (rows[n].kind != Kind::forward)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is no forward kernel", rows[n].name);
   const ForwardRow& row = forward_row(n);
+  const Candidate candidate{problem, row};
   if (row.dtype != dtype_of(problem.q.dtype))
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s; q.dtype is %s", row.name,
                 dtype_name(row.dtype), dtype_name(dtype_of(problem.q.dtype)));
@@ -245,13 +250,13 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.has(Trait::multicast) && problem.batch_invariant)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, whose tiles have %d rows; flags has "
                 "FA3_FLAG_BATCH_INVARIANT, for which they have 64", row.name, row.Br);
-  if (row.has(Trait::few_rows) && rows_of(problem, row) > row.most_rows())
+  if (row.has(Trait::few_rows) && candidate.rows() > row.most_rows())
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for up to %d rows: queries (%s, %lld) times the heads that share k and "
                 "v (%lld, as %lld)", row.name, row.most_rows(),
                 problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1]", ll(problem.seqlen_q), ll(problem.heads_per_kv()),
-                ll(packing_of(problem, row).rows(1)));
-  if (!takes(row, problem))
+                ll(candidate.packing().rows(1)));
+  if (!takes(candidate))
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
                 "and %lld blocks", row.name, ll(problem.k_scale.dim[2]),
@@ -260,12 +265,12 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
     return fail(FA3_ERROR_UNSUPPORTED,
                 "params->kernel is %s, which takes copies of k and v in fp16; the pass that makes them counts up to "
                 "%lld rows of all heads", row.name, ll(most_widened_rows));
-  if (row.packs_heads() && rows_of(problem, row) > max_seqlen)
+  if (row.packs_heads() && candidate.rows() > max_seqlen)
     return fail(FA3_ERROR_UNSUPPORTED,
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "
                 "%s %lld that makes more than %lld", row.name,
                 ll(problem.heads_per_kv()),
-                ll(packing_of(problem, row).rows(1)),
+                ll(candidate.packing().rows(1)),
                 problem.served && problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1] (seqlen_q)", ll(problem.seqlen_q),
                 ll(max_seqlen));
   fit = {{n}, 1, -1};
@@ -273,9 +278,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
 }
 
 // On a device with as many multiprocessors as there may be, which makes the most pieces.
-bool pieces_fit(const ForwardProblem& problem, const ForwardRow& row) {
+bool pieces_fit(const Candidate& candidate) {
   PlanLengthsParams params;
-  return plan_lengths_params(problem, row, Simulation::most_multiprocessors, params);
+  return plan_lengths_params(candidate, Simulation::most_multiprocessors, params);
 }
 
 }  // namespace
@@ -288,8 +293,8 @@ fa3_status fit(const ForwardProblem& problem, Fit& fit) {
   const int all = fit.count;
   fit.count = 0;
   for (int i = 0; i < all; ++i) {
-    const ForwardRow& row = forward_row(fit.rows[i]);
-    if (problem.served ? pieces_fit(problem, row) : tiles_fit(problem, row)) fit.rows[fit.count++] = fit.rows[i];
+    const Candidate candidate{problem, forward_row(fit.rows[i])};
+    if (problem.served ? pieces_fit(candidate) : tiles_fit(candidate)) fit.rows[fit.count++] = fit.rows[i];
   }
   if (fit.count) return FA3_OK;
   if (problem.served)
