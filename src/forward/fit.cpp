@@ -261,7 +261,8 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.packs_heads() && candidate.rows() > max_seqlen)
     return fail(unsupported,
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "
-                "%s %lld that makes more than %lld", row.name, ll(problem.heads_per_kv()), ll(candidate.packing().rows(1)),
+                "%s %lld that makes more than %lld", row.name, ll(problem.heads_per_kv()),
+                ll(candidate.packing().rows(1)),
                 problem.served && problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1] (seqlen_q)", ll(problem.seqlen_q),
                 ll(max_seqlen));
   fit = {{n}, 1, -1};
