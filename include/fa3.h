@@ -411,10 +411,10 @@ typedef struct fa3_backward_params {
  * Not together (FA3_ERROR_UNSUPPORTED)
  * | this                          | with                                                                     |
  * |-------------------------------|--------------------------------------------------------------------------|
- * | FA3_FLAG_CENTERED_K           | sinks, dlse, softcap, alibi_slopes                                       |
+ * | scales of blocks, v as tiles  | whatever makes the call plan lengths                                     |
  * | alibi_slopes                  | e4m3, FA3_MASK_CHUNK                                                     |
  * | softcap                       | lse_offset                                                               |
- * | scales of blocks, v as tiles  | whatever makes the call plan lengths                                     |
+ * | FA3_FLAG_CENTERED_K           | sinks, dlse, softcap, alibi_slopes                                       |
  * | dsinks                        | v_mean, lse_offset (fa3_reference_backward has that)                     |
  * There is no backward pass of pages, left padding, cache entries, qv and FA3_FLAG_BATCH_INVARIANT. */
 

@@ -9,6 +9,7 @@
 #include "rules/scales.h"
 #include "rules/served.h"
 #include "rules/tensor.h"
+#include "rules/together.h"
 
 namespace fa3 {
 namespace {
@@ -80,18 +81,6 @@ fa3_forward_params forward_of(const fa3_backward_params& p) {
   return forward;
 }
 
-// With sinks and dlse rows of dS do not sum up to 0.
-Status check_centered_k(const fa3_backward_params& p) {
-  if (!(p.flags & FA3_FLAG_CENTERED_K)) return FA3_OK;
-  const char* const other = is_there(p.sinks)          ? "sinks"
-                            : is_there(p.dlse)         ? "dlse"
-                            : p.softcap != 0           ? "softcap"
-                            : is_there(p.alibi_slopes) ? "alibi_slopes"
-                                                       : nullptr;
-  if (other) return fail(FA3_ERROR_UNSUPPORTED, "FA3_FLAG_CENTERED_K and %s cannot be had together", other);
-  return FA3_OK;
-}
-
 // Has this tensor a dtype that some call takes?
 Status check_dtype_of(const char* name, int32_t dtype, bool device, bool is_qkv) {
   if (Status status = check_dtype(name, dtype)) return status;
@@ -144,14 +133,6 @@ Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, arg
 Status check_v_rank(const fa3_backward_params& p) {
   if (p.q.dtype != FA3_DTYPE_E4M3 || is_there(p.cu_seqlens_k) || p.v.rank == 4 || p.v.rank == 5) return FA3_OK;
   return fail(invalid, "v.rank is %d, must be 4, or 5 for tiles", p.v.rank);
-}
-
-// The gradient of a sink is made of LSE and D as they are, but the kernels get those of the copies.
-Status check_dsinks_of_e4m3(const fa3_backward_params& p, Rules rules) {
-  if (rules == Rules::reference || !is_there(p.dsinks)) return FA3_OK;
-  const char* const other = is_there(p.v_mean) ? "v_mean" : is_there(p.lse_offset) ? "lse_offset" : nullptr;
-  if (other) return fail(FA3_ERROR_UNSUPPORTED, "dsinks and %s cannot be had together", other);
-  return FA3_OK;
 }
 
 // The first `count` dims of a tensor must be those of `like`.
@@ -209,11 +190,10 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
   if (Status status = check_window(p.mask, p.window_left, p.window_right)) return status;
-  if (Status status = check_transforms(forward_of(p))) return status;
-  if (Status status = check_centered_k(p)) return status;
+  if (Status status = check_softcap(forward_of(p))) return status;
   if (Status status = check_softmax_scale(p.softmax_scale)) return status;
   if (Status status = check_dtypes(p, arguments, rules, problem.store)) return status;
-  if (Status status = check_e4m3_combinations(forward_of(p))) return status;
+  if (Status status = check_together(forward_of(p), rules, {is_there(p.dlse), is_there(p.dsinks)})) return status;
   if (Status status = check_cu_seqlens(forward_of(p))) return status;
   if (Status status = check_v_rank(p)) return status;
   const bool tiles = has_v_tiles(forward_of(p));
@@ -232,7 +212,6 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   if (Status status = check_sequences(forward, rules, problem)) return status;
   if (Status status = check_maxima(forward, rules, problem)) return status;
   if (Status status = check_dsinks(p, rules, problem.dsinks)) return status;
-  if (Status status = check_dsinks_of_e4m3(p, rules)) return status;
   if (Status status = check_shapes(p, problem.batch)) return status;
   for (const Argument& argument : arguments)
     if (is_wanted(argument) && !(tiles && &argument.tensor == &p.v))

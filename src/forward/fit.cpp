@@ -5,7 +5,7 @@
 
 #include "device/widen.h"
 #include "error.h"
-#include "forward/forward.h"
+#include "forward/candidate.h"
 #include "forward/plan/copies.h"
 #include "forward/plan/cost.h"
 #include "forward/plan/lengths.h"
@@ -18,16 +18,19 @@
 namespace fa3 {
 namespace {
 
+constexpr fa3_status invalid = FA3_ERROR_INVALID_ARGUMENT, unsupported = FA3_ERROR_UNSUPPORTED;
+
 const char* dtype_name(Dtype dtype) {
   return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::fp16 ? "fp16" : "e4m3";
 }
 
 const char* mask_name(Mask mask) {
-  return mask == Mask::full ? "no" : mask == Mask::causal ? "a causal" : "a window's";
+  return mask == Mask::full ? "no mask" : mask == Mask::causal ? "a causal mask" : "a window's mask";
 }
 
-bool holds(const ForwardRow& row, const AttentionShape& shape) {
-  return row.d >= shape.head_dim && row.dv >= shape.head_dim_v;
+bool holds(const Candidate& candidate) {
+  const auto& [problem, row] = candidate;
+  return row.d >= problem.head_dim && row.dv >= problem.head_dim_v;
 }
 // Has it fewer columns than the other, or as many in all, but fewer of Q and K?
 constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
@@ -35,7 +38,7 @@ constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
 }
 
 // What makes a problem served.
-constexpr const char* of_served =
+constexpr const char* served_kinds =
     "lengths of their own, pages, windows, sinks, softcap, alibi_slopes, qv, o of fp32, head dimensions above 256 or "
     "FA3_FLAG_BATCH_INVARIANT";
 
@@ -45,21 +48,27 @@ int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.ser
 // Whatever a served problem's mask is, its rows take it as a window.
 Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::window : problem.mask(); }
 
+// Does it take one query and many alike?
+bool takes_any_queries_alike(const ForwardRow& row) {
+  return !row.has(Trait::few_rows) && !row.has(Trait::multicast);
+}
+
 // Can this row take the problem's V, scales and sums, and what becomes of its scores and of O?
-bool takes(const ForwardRow& row, const ForwardProblem& problem) {
+bool takes(const Candidate& candidate) {
+  const auto& [problem, row] = candidate;
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
   if (row.stores_fp32() != problem.widens_o()) return false;
   if (row.has_wide_q() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
   if (row.is_latent() != problem.is_latent()) return false;
-  // These do not take one query and many alike.
-  if ((row.has(Trait::few_rows) || row.has(Trait::multicast)) && problem.batch_invariant) return false;
-  if (row.has(Trait::few_rows) && rows_of(problem, row) > row.most_rows()) return false;
+  if (problem.batch_invariant && !takes_any_queries_alike(row)) return false;
+  if (row.has(Trait::few_rows) && candidate.rows() > row.most_rows()) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
 }
 // Rows with scales for blocks take one scale for each head, too, but are slower.
-bool has_needless_scales(const ForwardRow& row, const ForwardProblem& problem) {
+bool has_needless_scales(const Candidate& candidate) {
+  const auto& [problem, row] = candidate;
   return row.block_scales() && !row.has(Trait::two_level) && !problem.kv_blocks;
 }
 
@@ -144,9 +153,10 @@ void find_rows(const ForwardProblem& problem, bool copies, Fit& fit) {
   for (int i = 0; i < candidates.count; ++i) {
     const int n = candidates.rows[i];
     const ForwardRow& row = forward_row(n);
+    const Candidate candidate{problem, row};
     const bool packs = row.packs_heads();
-    if (!holds(row, problem) || (packs && !packs_if_alone) || !takes(row, problem) || row.takes_copies() != copies ||
-        has_needless_scales(row, problem))
+    if (!holds(candidate) || (packs && !packs_if_alone) || !takes(candidate) || row.takes_copies() != copies ||
+        has_needless_scales(candidate))
       continue;
     Fit& of_kind = packs ? packed : row.has(Trait::one_tile) ? brief : fit;
     if (of_kind.count && is_narrower(forward_row(of_kind.rows[0]), row)) continue;
@@ -180,7 +190,7 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
     if (others.count) fit.v_tiles_row = others.rows[0];
   }
   if (fit.count) return FA3_OK;
-  return fail(FA3_ERROR_UNSUPPORTED,
+  return fail(unsupported,
               "no kernel of this build has q.dim[%d] (head_dim) %lld and v.dim[%d] (head_dim_v) %lld, dtype %s%s, %s",
               inner_dim(problem, problem.total_q), ll(problem.asked_head_dim()), inner_dim(problem, problem.total_k),
               ll(problem.head_dim_v), dtype_name(dtype),
@@ -189,7 +199,7 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
               : dtype != Dtype::e4m3   ? ""
               : problem.v_tiles        ? " with v as tiles"
                                        : " with v row by row",
-              problem.served ? of_served : problem.causal ? "causal mask" : "no mask");
+              problem.served ? served_kinds : problem.causal ? "causal mask" : "no mask");
 }
 
 // The one that the caller named.
@@ -197,75 +207,62 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   const int n = row_named(problem.kernel);
   if (n < 0) return unknown_kernel(problem.kernel);
   if (rows[n].kind != Kind::forward)
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is no forward kernel", rows[n].name);
+    return fail(invalid, "params->kernel is %s, which is no forward kernel", rows[n].name);
   const ForwardRow& row = forward_row(n);
+  const Candidate candidate{problem, row};
+  const auto is_for = [&](const char* kind, const char* name, const char* value) {
+    return fail(invalid, "params->kernel is %s, which is for %s; %s is %s", row.name, kind, name, value);
+  };
+  const auto named = [](fa3_dtype dtype) { return dtype_name(dtype_of(dtype)); };
   if (row.dtype != dtype_of(problem.q.dtype))
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s; q.dtype is %s", row.name,
-                dtype_name(row.dtype), dtype_name(dtype_of(problem.q.dtype)));
-  if (row.has(Trait::own_lengths) != problem.served)
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
-                problem.served ? "out" : "", of_served);
-  if (row.mask != mask_of(problem))
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s mask; mask is %s", row.name,
-                mask_name(row.mask), problem.causal ? "causal" : "FA3_MASK_NONE");
+    return is_for(dtype_name(row.dtype), "q.dtype", named(problem.q.dtype));
   const struct {
     const char* name;
     bool row, problem;
-  } extras[] = {{"softcap", row.has(Trait::softcap), has_softcap(problem)},
-                {"alibi_slopes", row.has(Trait::alibi), has_slopes(problem)},
-                {"o of fp32", row.stores_fp32(), problem.widens_o()},
-                {"qv (or v in the first columns of k, above 256)", row.has(Trait::qv), problem.has_qv()}};
-  for (const auto& extra : extras)
-    if (extra.row != extra.problem)
-      return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
-                  extra.row ? "" : "out", extra.name);
+  } features[] = {{served_kinds, row.has(Trait::own_lengths), problem.served},
+                  {"softcap", row.has(Trait::softcap), has_softcap(problem)},
+                  {"alibi_slopes", row.has(Trait::alibi), has_slopes(problem)},
+                  {"o of fp32", row.stores_fp32(), problem.widens_o()},
+                  {"qv (or v in the first columns of k, above 256)", row.has(Trait::qv), problem.has_qv()},
+                  {"FA3_FLAG_TWO_LEVEL", row.has(Trait::two_level), problem.two_level},
+                  {"FA3_FLAG_BATCH_INVARIANT", false, problem.batch_invariant && !takes_any_queries_alike(row)}};
+  for (const auto& feature : features)
+    if (feature.row != feature.problem)
+      return fail(invalid, "params->kernel is %s, which is for calls with%s %s", row.name, feature.row ? "" : "out",
+                  feature.name);
+  if (row.mask != mask_of(problem))
+    return is_for(mask_name(row.mask), "mask", problem.causal ? "causal" : "FA3_MASK_NONE");
   if (row.has_wide_q() != problem.widens_keys())
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of %s; k.dtype is %s", row.name,
-                row.has_wide_q() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
+    return is_for(row.has_wide_q() ? "k and v of e4m3" : "k and v of q's dtype", "k.dtype", named(problem.k.dtype));
   if (row.is_latent() != problem.is_latent())
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for v of %s; v.dtype is %s", row.name,
-                row.is_latent() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.v.dtype)));
+    return is_for(row.is_latent() ? "v of e4m3" : "v of q's dtype", "v.dtype", named(problem.v.dtype));
   if (row.d < problem.head_dim)
-    return fail(FA3_ERROR_INVALID_ARGUMENT,
-                "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,
-                inner_dim(problem, problem.total_q), ll(problem.head_dim));
+    return fail(invalid, "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name,
+                row.d, inner_dim(problem, problem.total_q), ll(problem.head_dim));
   if (row.dv < problem.head_dim_v)
-    return fail(FA3_ERROR_INVALID_ARGUMENT,
-                "params->kernel is %s, which is for head_dim_v up to %d; v.dim[%d] (head_dim_v) is %lld", row.name,
-                row.dv, inner_dim(problem, problem.total_k), ll(problem.head_dim_v));
+    return fail(invalid, "params->kernel is %s, which is for head_dim_v up to %d; v.dim[%d] (head_dim_v) is %lld",
+                row.name, row.dv, inner_dim(problem, problem.total_k), ll(problem.head_dim_v));
   if (row.is_8bit() && row.transposes_v() == problem.v_tiles)
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which takes v %s; v.rank is %d", row.name,
-                problem.v_tiles ? "row by row" : "as tiles", problem.v_tiles ? 5 : 4);
-  if (row.is_8bit() && row.has(Trait::two_level) != problem.two_level)
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls %s FA3_FLAG_TWO_LEVEL", row.name,
-                problem.two_level ? "without" : "with");
-  if (row.has(Trait::few_rows) && problem.batch_invariant)
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for few rows; flags has "
-                "FA3_FLAG_BATCH_INVARIANT", row.name);
-  if (row.has(Trait::multicast) && problem.batch_invariant)
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, whose tiles have %d rows; flags has "
-                "FA3_FLAG_BATCH_INVARIANT, for which they have 64", row.name, row.Br);
-  if (row.has(Trait::few_rows) && rows_of(problem, row) > row.most_rows())
-    return fail(FA3_ERROR_INVALID_ARGUMENT,
+    return is_for(problem.v_tiles ? "v row by row" : "v as tiles", "v.rank", problem.v_tiles ? "5" : "4");
+  if (row.has(Trait::few_rows) && candidate.rows() > row.most_rows())
+    return fail(invalid,
                 "params->kernel is %s, which is for up to %d rows: queries (%s, %lld) times the heads that share k and "
                 "v (%lld, as %lld)", row.name, row.most_rows(),
                 problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1]", ll(problem.seqlen_q), ll(problem.heads_per_kv()),
-                ll(packing_of(problem, row).rows(1)));
-  if (!takes(row, problem))
-    return fail(FA3_ERROR_INVALID_ARGUMENT,
+                ll(candidate.packing().rows(1)));
+  if (row.is_8bit() && !row.block_scales() && problem.kv_blocks)
+    return fail(invalid,
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
-                "and %lld blocks", row.name, ll(problem.k_scale.dim[2]),
-                ll(problem.v_scale.dim[2]));
+                "and %lld blocks", row.name, ll(problem.k_scale.dim[2]), ll(problem.v_scale.dim[2]));
   if (row.takes_copies() && !can_be_copied(problem))
-    return fail(FA3_ERROR_UNSUPPORTED,
+    return fail(unsupported,
                 "params->kernel is %s, which takes copies of k and v in fp16; the pass that makes them counts up to "
                 "%lld rows of all heads", row.name, ll(most_widened_rows));
-  if (row.packs_heads() && rows_of(problem, row) > max_seqlen)
-    return fail(FA3_ERROR_UNSUPPORTED,
+  if (row.packs_heads() && candidate.rows() > max_seqlen)
+    return fail(unsupported,
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "
-                "%s %lld that makes more than %lld", row.name,
-                ll(problem.heads_per_kv()),
-                ll(packing_of(problem, row).rows(1)),
+                "%s %lld that makes more than %lld", row.name, ll(problem.heads_per_kv()),
+                ll(candidate.packing().rows(1)),
                 problem.served && problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1] (seqlen_q)", ll(problem.seqlen_q),
                 ll(max_seqlen));
   fit = {{n}, 1, -1};
@@ -273,9 +270,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
 }
 
 // On a device with as many multiprocessors as there may be, which makes the most pieces.
-bool pieces_fit(const ForwardProblem& problem, const ForwardRow& row) {
+bool pieces_fit(const Candidate& candidate) {
   PlanLengthsParams params;
-  return plan_lengths_params(problem, row, Simulation::most_multiprocessors, params);
+  return plan_lengths_params(candidate, Simulation::most_multiprocessors, params);
 }
 
 }  // namespace
@@ -288,16 +285,16 @@ fa3_status fit(const ForwardProblem& problem, Fit& fit) {
   const int all = fit.count;
   fit.count = 0;
   for (int i = 0; i < all; ++i) {
-    const ForwardRow& row = forward_row(fit.rows[i]);
-    if (problem.served ? pieces_fit(problem, row) : tiles_fit(problem, row)) fit.rows[fit.count++] = fit.rows[i];
+    const Candidate candidate{problem, forward_row(fit.rows[i])};
+    if (problem.served ? pieces_fit(candidate) : tiles_fit(candidate)) fit.rows[fit.count++] = fit.rows[i];
   }
   if (fit.count) return FA3_OK;
   if (problem.served)
-    return fail(FA3_ERROR_UNSUPPORTED,
+    return fail(unsupported,
                 "%lld sequences of up to %lld queries (max_seqlen_q, or q.dim[1]) in blocks of %d rows, with %lld "
                 "heads each, may be more pieces than the kernels count, which is up to %lld",
                 ll(problem.batch), ll(problem.seqlen_q), first.Br, ll(problem.heads), ll(max_tiles));
-  return fail(FA3_ERROR_UNSUPPORTED,
+  return fail(unsupported,
               "q.dim[0] * q.dim[2] * (blocks of %d rows in q.dim[1]) is %lld * %lld * %lld; the kernels count up to "
               "%lld tiles",
               first.Br, ll(problem.batch), ll(problem.heads),

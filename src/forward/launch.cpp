@@ -4,6 +4,7 @@
 #include "device/enqueue.h"
 #include "device/modules.h"
 #include "device/tensor_map.h"
+#include "forward/candidate.h"
 #include "forward/forward.h"
 #include "forward/plan/copies.h"
 #include "forward/plan/lengths.h"
@@ -118,7 +119,7 @@ void fill_common(const ForwardProblem& problem, const RowPlan& plan, const Card&
   params.workspace = static_cast<Workspace*>(workspace);
   params.tickets = reinterpret_cast<Tickets*>(bytes + plan.workspace.tickets);
   params.partials = bytes + plan.workspace.partials;
-  params.visible = visible_of(problem, forward_row(plan.row));
+  params.visible = Candidate{problem, forward_row(plan.row)}.visible();
   params.heads_per_kv = Divisor::of(narrow(problem.heads_per_kv()));
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
@@ -137,7 +138,7 @@ void fill(const ForwardProblem& problem, const RowPlan& plan, const Card& card, 
 // The step in which the device makes its plan, from `begin` on.
 void fill(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* begin,
           PlanLengthsPassParams& params) {
-  plan_lengths_params(problem, forward_row(plan.forward.row), device.context->card.multiprocessors, params.call);
+  plan_lengths_params({problem, forward_row(plan.forward.row)}, device.context->card.multiprocessors, params.call);
   params.plan = plan_at(begin, params.call);
 }
 

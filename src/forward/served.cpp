@@ -9,7 +9,7 @@ namespace fa3 {
 namespace {
 
 using Status = fa3_status;
-constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT, unsupported = FA3_ERROR_UNSUPPORTED;
+constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 Status check_page_table(const fa3_forward_params& p, Rules rules, ForwardProblem& problem) {
   if (!is_there(p.page_table)) return FA3_OK;
@@ -42,30 +42,6 @@ Status check_schedule(const fa3_forward_params& p, Rules rules) {
 }
 
 }  // namespace
-
-Status check_combinations(const fa3_forward_params& p) {
-  const struct {
-    const char* name;
-    const fa3_tensor& tensor;
-    const char* other_name;
-    const fa3_tensor& other;
-  } pairs[] = {{"page_table", p.page_table, "cu_seqlens_k", p.cu_seqlens_k},
-               {"page_table", p.page_table, "leftpad_k", p.leftpad_k},
-               {"page_table", p.page_table, "cache_batch_idx", p.cache_batch_idx},
-               {"cache_batch_idx", p.cache_batch_idx, "cu_seqlens_k", p.cu_seqlens_k}};
-  for (const auto& [name, tensor, other_name, other] : pairs)
-    if (is_there(tensor) && is_there(other))
-      return fail(unsupported, "%s and %s cannot be had together (of an absent tensor the rank is 0)", name,
-                  other_name);
-  if (is_there(p.qv) && (p.q.dtype == FA3_DTYPE_E4M3 || widens_keys(p)))
-    return fail(unsupported, "%s.dtype is e4m3, which cannot be had together with qv", widens_keys(p) ? "k" : "q");
-  if (const char* const wide = wide_by(p); wide && is_there(p.alibi_slopes))
-    return fail(unsupported, "alibi_slopes and %s cannot be had together", wide);
-  const char* const name = served_by(p);
-  if (name && (p.flags & FA3_FLAG_TWO_LEVEL))
-    return fail(unsupported, "flags has FA3_FLAG_TWO_LEVEL, which cannot be had together with %s", name);
-  return check_e4m3_combinations(p);
-}
 
 Status check_served(const fa3_forward_params& p, Rules rules, ForwardProblem& problem) {
   problem.batch_invariant = p.flags & FA3_FLAG_BATCH_INVARIANT;

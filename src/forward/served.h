@@ -1,12 +1,8 @@
-// Rules of fa3.h for pages and schedules, and what cannot be had together with packed lengths, pages, windows and
-// sinks. What the backward pass has of these, too, is in rules/served.h.
+// Rules of fa3.h for pages and schedules. What the backward pass has of lengths, too, is in rules/served.h.
 #pragma once
 #include "forward/forward.h"
 
 namespace fa3 {
-
-// What cannot be had together.
-fa3_status check_combinations(const fa3_forward_params& p);
 
 // Lengths, page table and sinks of a call whose q, k and v have four dims: packed ones a batch of 1 in front. What
 // follows from them alone: whether the problem is served, its batch and its longest sequences.

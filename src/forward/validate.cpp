@@ -8,6 +8,7 @@
 #include "rules/scales.h"
 #include "rules/served.h"
 #include "rules/tensor.h"
+#include "rules/together.h"
 
 namespace fa3 {
 namespace {
@@ -22,16 +23,6 @@ static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t
 
 constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL | FA3_FLAG_BATCH_INVARIANT;
 static_assert(known_flags < uint64_t{1} << 31, "C11 has no enumerator for this flag");
-
-// On the device o of fp32 has kernels of its own, but not of all kinds.
-Status check_fp32_o(const fa3_forward_params& p) {
-  const char* const other = widens_keys(p)              ? "k and v of e4m3"
-                            : p.softcap != 0            ? "softcap"
-                            : is_there(p.alibi_slopes)  ? "alibi_slopes"
-                                                        : wide_by(p);
-  if (!other || !widens_o(p)) return FA3_OK;
-  return fail(FA3_ERROR_UNSUPPORTED, "o.dtype is fp32, which cannot be had together with %s", other);
-}
 
 // k and v are of q's dtype, or both of e4m3 (widens_keys), or v alone (is_latent). On the device o is of q's dtype
 // or of fp32, but for e4m3 it may be a 16-bit dtype, too; the reference rounds to any dtype of o that can be had
@@ -50,7 +41,7 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   for (const auto& tensor : tensors) {
     if (&tensor.dtype == &tensors[4].dtype && !is_there(p.qv)) continue;
     if (Status status = check_dtype(tensor.name, tensor.dtype)) return status;
-    if (device && tensor.dtype == FA3_DTYPE_FP32 && !(&tensor.dtype == &tensors[3].dtype && widens_o(p)))
+    if (device && tensor.dtype == FA3_DTYPE_FP32 && &tensor.dtype != &tensors[3].dtype)
       return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16, fp16 and e4m3", tensor.name);
     if (tensor.as_q && tensor.dtype != p.q.dtype)
       return fail(invalid, "%s.dtype is %s, must be %s as q's", tensor.name, dtype_name(tensor.dtype),
@@ -58,7 +49,6 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   }
   if ((p.flags & FA3_FLAG_TWO_LEVEL) && !is_e4m3)
     return fail(invalid, "flags has FA3_FLAG_TWO_LEVEL, which is for e4m3; q.dtype is %s", dtype_name(p.q.dtype));
-  if (Status status = device ? check_fp32_o(p) : FA3_OK) return status;
   return check_presence(p);
 }
 
@@ -93,7 +83,7 @@ Status check_scalars(fa3_forward_params& p) {
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
   if (Status status = check_window(p.mask, p.window_left, p.window_right)) return status;
-  if (Status status = check_transforms(p)) return status;
+  if (Status status = check_softcap(p)) return status;
   return check_softmax_scale(p.softmax_scale);
 }
 
@@ -226,7 +216,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   problem.wants_lse = p.lse.data != nullptr;
   if (Status status = check_scalars(p)) return status;
   if (Status status = check_dtypes(p, rules)) return status;
-  if (Status status = check_combinations(p)) return status;
+  if (Status status = check_together(p, rules)) return status;
   if (Status status = check_cu_seqlens(p)) return status;
   const bool packed_q = is_there(p.cu_seqlens_q), packed_k = is_there(p.cu_seqlens_k);
   if (Status status = check_rows(q, p.q, packed_q)) return status;

@@ -181,24 +181,6 @@ Status check_presence(const fa3_forward_params& p) {
   return FA3_OK;
 }
 
-Status check_e4m3_combinations(const fa3_forward_params& p) {
-  const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
-  if (is_there(p.alibi_slopes) && p.q.dtype == FA3_DTYPE_E4M3)
-    return fail(FA3_ERROR_UNSUPPORTED, "q.dtype is e4m3, which cannot be had together with alibi_slopes");
-  if (transform && widens_keys(p))
-    return fail(FA3_ERROR_UNSUPPORTED, "k.dtype is e4m3, and q.dtype is not, which cannot be had together with %s",
-                transform);
-  if (transform && is_latent(p))
-    return fail(FA3_ERROR_UNSUPPORTED, "v.dtype is e4m3, and k.dtype is not, which cannot be had together with %s",
-                transform);
-  if (p.softcap != 0 && is_there(p.lse_offset))
-    return fail(FA3_ERROR_UNSUPPORTED, "softcap and lse_offset cannot be had together: what is taken off k does not "
-                                       "change all capped scores of a row by the same number");
-  if (const char* const name = served_by(p); name && has_v_tiles(p))
-    return fail(FA3_ERROR_UNSUPPORTED, "v.rank is 5 (v as tiles), which cannot be had together with %s", name);
-  return FA3_OK;
-}
-
 bool has_v_tiles(const fa3_forward_params& p) { return p.q.dtype == FA3_DTYPE_E4M3 && p.v.rank == 5; }
 
 Status check_v_tiles_dims(const fa3_forward_params& p) {

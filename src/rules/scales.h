@@ -8,8 +8,6 @@ namespace fa3 {
 
 // Are they there where they must be, and nowhere else?
 fa3_status check_presence(const fa3_forward_params& params);
-// Can the call have e4m3, and v as tiles, with all else that it has?
-fa3_status check_e4m3_combinations(const fa3_forward_params& params);
 
 // v as tiles: dims (q, k are known to be right), and the View that ProblemScales describes.
 bool has_v_tiles(const fa3_forward_params& params);

@@ -241,15 +241,10 @@ Status check_cu_seqlens(const fa3_forward_params& p) {
   return FA3_OK;
 }
 
-Status check_transforms(const fa3_forward_params& p) {
+Status check_softcap(const fa3_forward_params& p) {
   if (!std::isfinite(p.softcap) || p.softcap < 0)
     return fail(invalid, "softcap is %g, must be finite and > 0, or 0 for none", static_cast<double>(p.softcap));
   if (p.reserved != 0) return fail(invalid, "reserved is %d, must be 0", p.reserved);
-  if (!is_there(p.alibi_slopes)) return FA3_OK;
-  const char* const other = p.mask == FA3_MASK_CHUNK                  ? "mask FA3_MASK_CHUNK"
-                            : (p.flags & FA3_FLAG_BATCH_INVARIANT) != 0 ? "FA3_FLAG_BATCH_INVARIANT"
-                                                                       : nullptr;
-  if (other) return fail(unsupported, "alibi_slopes and %s cannot be had together", other);
   return FA3_OK;
 }
 

@@ -24,8 +24,8 @@ fa3_status check_window(int32_t& mask, int32_t& left, int32_t& right);
 // Are cu_seqlens_q and cu_seqlens_k, where they are there, prefix sums of some sequences? Before any tensor is taken for
 // a packed one.
 fa3_status check_cu_seqlens(const fa3_forward_params& params);
-// softcap and alibi_slopes, but for what follows from shapes.
-fa3_status check_transforms(const fa3_forward_params& params);
+// softcap, and what stands behind it.
+fa3_status check_softcap(const fa3_forward_params& params);
 
 // Is it served; how many sequences are there, and where are their lengths?
 fa3_status check_sequences(const fa3_forward_params& p, Rules rules, ServedShape& shape);

@@ -69,7 +69,8 @@ Status check_dtype(const char* name, int32_t dtype) {
   if (dtype == FA3_DTYPE_E5M2)
     return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e5m2, which no function takes; FP8 is e4m3 here", name);
   if (dtype == FA3_DTYPE_INT32 || dtype == FA3_DTYPE_INT64)
-    return fail(invalid, "%s.dtype is %s, which only lengths and page numbers have", name, dtype_name(dtype));
+    return fail(invalid, "%s.dtype is %s, which only lengths, page numbers, slots and positions have", name,
+                dtype_name(dtype));
   if (dtype < FA3_DTYPE_BF16 || dtype > FA3_DTYPE_E4M3)
     return fail(invalid, "%s.dtype is %d, must be a fa3_dtype other than FA3_DTYPE_NONE", name, dtype);
   return FA3_OK;

@@ -191,7 +191,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
     const ForwardRow& row = packs ? packed() : wide();
     const int multiprocessors = random() % 2 ? 132 : 5;
     problem.lengths = lengths, problem.window = causal_window, problem.batch_invariant = invariant;
-    REQUIRE(plan_lengths_params(problem, row, multiprocessors, params));
+    REQUIRE(plan_lengths_params({problem, row}, multiprocessors, params));
     const PlannedLengths made(params);
     check_bounds(made);
     full += made.counts.entries >= params.most_tiles;
@@ -210,7 +210,7 @@ TEST_CASE("overlapping sequences of one row each have no more entries than tenso
   problem.lengths = {cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, 40, 1, 5000};
   problem.window = causal_window;
   PlanLengthsParams params;
-  REQUIRE(plan_lengths_params(problem, packed(), 5, params));
+  REQUIRE(plan_lengths_params({problem, packed()}, 5, params));
   const PlannedLengths made(params);
   check_bounds(made);
   CHECK((params.most_tiles < 20 && made.counts.entries >= params.most_tiles));  // of 20 sequences
@@ -277,7 +277,7 @@ TEST_CASE("more rows than can be counted are refused", "[lengths]") {
     problem.batch = batch, problem.seqlen_q = seqlen_q, problem.seqlen_k = seqlen_k, problem.chunk = chunk;
     problem.total_q = totals.first, problem.total_k = totals.second, problem.window = no_window;
     problem.batch_invariant = batch_invariant;
-    return plan_lengths_params(problem, wide(), 132, params);
+    return plan_lengths_params({problem, wide()}, 132, params);
   };
   CHECK(takes(1, most_packed_rows, most_packed_rows, {-1, -1}));
   CHECK_FALSE(takes(1, most_packed_rows + 1, 100, {-1, -1}));

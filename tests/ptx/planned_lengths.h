@@ -157,7 +157,7 @@ struct PackedCall {
                        int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
     problem.total_q = cu_q.back(), problem.total_k = cu_k.back();
     problem.window = window, problem.batch_invariant = options.batch_invariant;
-    REQUIRE(plan_lengths_params(problem, row, options.multiprocessors, params));
+    REQUIRE(plan_lengths_params({problem, row}, options.multiprocessors, params));
   }
   PackedCall(const ForwardRow& row, const Shape& heads, const std::vector<int32_t>& q, const std::vector<int32_t>& k,
              const Window& window, int multiprocessors = 132, bool batch_invariant = false)

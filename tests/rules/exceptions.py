@@ -11,8 +11,6 @@ LINES = {
     "ptx/plan/plan_lengths.h": 457,
     "ptx/plan/plan_unit.h": 479,
     "ptx/table/row.h": 526,
-    "src/backward/lengths.cpp": 442,
-    "src/forward/plan/split.cpp": 512,
     "tools/accuracy": 414,
     "tools/examples/context_parallel.c": 441,  # an example is read in one file
 }
@@ -33,7 +31,6 @@ FUNCTION_LINES = {
     "ptx/plan/plan_lengths.h: plan_lengths": 100,
     "ptx/planned/planned_keys.cuh: run": 118,  # main loop
     "ptx/tile/epilogue/combine.cuh: combine": 88,
-    "src/forward/plan/lengths.cpp: plan_lengths_params": 87,
 }
 
 # Uses of names that begin with of_ or are pronouns, in the files whose paths begin so. Where host and kernels share a

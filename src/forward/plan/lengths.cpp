@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "forward/plan/candidate.h"
 #include "forward/plan/cost.h"
+#include "forward/plan/estimate.h"
 #include "forward/plan/tiles.h"
 #include "integers.h"
 
@@ -18,18 +18,20 @@ constexpr int64_t constant_keys = 4096;
 // 1024: with 64 MB a call takes 1.2 to 1.5 times as long.
 constexpr int64_t section_bytes = 40 << 20;
 
-int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, int64_t each) {
-  const int64_t total = problem.total_q < 0 ? -1 : packing_of(problem, row).rows(problem.total_q);
-  return most_tiles(problem.batch, rows_of(problem, row), total, row.Br, each);
+int64_t tiles_of_head(const Candidate& candidate, int64_t each) {
+  const ForwardProblem& problem = candidate.problem;
+  const int64_t total = problem.total_q < 0 ? -1 : candidate.packing().rows(problem.total_q);
+  return most_tiles(problem.batch, candidate.rows(), total, candidate.row.Br, each);
 }
 
 // The most keys that the rows of a tile see, and the most periods of so many keys, counted from key 0, in which they
 // lie.
-int64_t most_keys(const ForwardProblem& problem, const ForwardRow& row) {
+int64_t most_keys(const Candidate& candidate) {
+  const ForwardProblem& problem = candidate.problem;
   const Window& window = problem.window;
   if (problem.chunk > 0) return std::min(problem.seqlen_k, problem.chunk);
   if (window.left < 0 || window.right < 0) return problem.seqlen_k;
-  const int64_t queries = std::max(1, row.Br >> packing_of(problem, row).shift);
+  const int64_t queries = std::max(1, candidate.row.Br >> candidate.packing().shift);
   return std::min(problem.seqlen_k, int64_t{window.left} + window.right + queries);
 }
 int64_t most_periods_of_tile(const ForwardProblem& problem, int64_t keys, int64_t period) {
@@ -45,10 +47,11 @@ int64_t most_causal_slots(int64_t tiles, int64_t each, int64_t units, int64_t mo
   return tiles * (full * most_parts + (split - full) * (2 * units - full - split + 1) / 2);
 }
 
-// Those of the planner for calls of one length (candidate.cpp), for the longest sequence.
-RowCosts costs_for(const ForwardProblem& problem, const ForwardRow& row) {
+// Those of the planner for calls of one length (estimate.cpp), for the longest sequence.
+RowCosts costs_for(const Candidate& candidate) {
+  const auto& [problem, row] = candidate;
   RowCosts costs = costs_of(row);
-  const int64_t warpgroups = divide_up(rows_of(problem, row), 64);
+  const int64_t warpgroups = divide_up(candidate.rows(), 64);
   for (Costs* c : {&costs.together, &costs.behind}) {
     if (warpgroups < row.warpgroups())
       c->block = narrow(block_time(row, c->block, std::max<int64_t>(warpgroups, 1)));
@@ -63,97 +66,122 @@ int takers_of(const ForwardRow& row, int multiprocessors) {
 }
 
 // A single consumer is done with few rows sooner.
-int32_t stored_rows(const ForwardProblem& problem, const ForwardRow& row) {
-  return narrow(row.warpgroups() == 1 ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
+int32_t stored_rows(const Candidate& candidate) {
+  return narrow(candidate.row.warpgroups() == 1 ? std::min<int64_t>(candidate.rows(), 64) : 0);
+}
+
+// What the numbers of tiles, parts and slots may be at most, whatever the lengths are.
+struct Bounds {
+  Cuts cuts;
+  int64_t unit;  // constant, in K/V blocks
+  int64_t least_unit, parts, tiles, slots;
+};
+
+// Returns false if there are more cut sequences than can be counted.
+bool find_cuts(const Candidate& candidate, Bounds& bounds) {
+  const auto& [problem, row] = candidate;
+  const Window& window = problem.window;
+  int64_t each = 1;
+  bounds.unit = std::max<int64_t>(1, constant_keys / row.Bc);
+  if (problem.chunk > 0) {
+    bounds.cuts.chunk = narrow(std::min<int64_t>(problem.chunk, most_packed_rows));
+    each = most_chunks(problem.seqlen_q, problem.seqlen_k, bounds.cuts.chunk);
+  } else if (problem.batch_invariant) {
+    bounds.cuts.period = narrow(bounds.unit * row.Bc);
+    each = most_periods(problem.seqlen_q, (window.left >= 0) + (window.right >= 0), bounds.cuts.period);
+  }
+  if (problem.batch > max_tiles / each) return false;
+  bounds.cuts.each = narrow(each);
+  return true;
+}
+
+// Returns false if there may be more than the kernels can count.
+bool find_bounds(const Candidate& candidate, int multiprocessors, Bounds& bounds) {
+  const auto& [problem, row] = candidate;
+  if (std::max(problem.seqlen_q, problem.total_q) > most_packed_rows || candidate.rows() > max_seqlen ||
+      std::max(problem.seqlen_k, problem.total_k) > most_packed_rows || problem.batch > max_tiles ||
+      !find_cuts(candidate, bounds))
+    return false;
+  const Window& window = problem.window;
+  const int64_t each = bounds.cuts.each, heads = candidate.heads(), tiles = tiles_of_head(candidate, each);
+  // In chunks of positions rows see the keys of a chunk at most: with a constant unit none is split.
+  const bool packs = row.packs_heads(), may_split = row.has(Trait::splits) && !(problem.batch_invariant &&
+                                                                               bounds.cuts.chunk);
+  const int64_t parts = !may_split ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
+  const int64_t least_unit = packs ? 1 : 2, keys = most_keys(candidate);
+  int64_t slots = most_slots(multiprocessors, heads, tiles, most_periods_of_tile(problem, keys, row.Bc), least_unit,
+                             parts);
+  if (problem.batch_invariant) {
+    const int64_t period = bounds.unit * row.Bc, tiles_each = most_tiles(1, candidate.rows(), -1, row.Br, each);
+    const int64_t units = most_periods_of_tile(problem, keys, period);
+    slots = most_constant_slots(tiles, tiles_each, units, problem.total_k, period, parts);
+    if (slots > 0 && window.bottom_right && window.right == 0 && window.left < 0) {
+      const int64_t tiles_of_unit = divide_up(candidate.packing().rows(period), row.Br);
+      slots = std::min(slots, problem.batch * most_causal_slots(tiles_of_unit, each, units, parts));
+    }
+  }
+  bounds.least_unit = least_unit, bounds.parts = parts, bounds.tiles = tiles, bounds.slots = slots;
+  // Kernels count pieces, and rows of slots, in int32.
+  int64_t pieces;
+  return !__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) && pieces <= max_tiles &&
+         slots * heads * row.Br <= INT32_MAX;
+}
+
+// Few queries wait for K and V, which the heads that share them read from memory once (under_way in estimate.cpp).
+void wait_for_memory(const Candidate& candidate, int all_multiprocessors, PlanLengthsParams& p) {
+  const auto& [problem, row] = candidate;
+  if (problem.seqlen_q > most_packed_queries || row.is_8bit()) return;
+  const int64_t bytes = row.packs_heads() ? row.loaded_bytes() : row.loaded_bytes() / problem.heads_per_kv() * 9 / 8;
+  const int64_t blocks = problem.total_k < 0 ? divide_up(problem.seqlen_k, row.Bc) * problem.batch
+                                             : divide_up(problem.total_k, row.Bc);
+  const auto stages = static_cast<double>(blocks) * static_cast<double>(problem.heads_kv);
+  const MemoryRates rates =
+      rates_of(assumed_card(all_multiprocessors), stages * row.loaded_bytes(), row.has(Trait::shares_keys));
+  const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
+  at_least(p.together, rates.time(bytes, 1));
+  at_least(p.behind, rates.time(bytes, int32_t{p.multiprocessors}));
+  p.memory_each = narrow(bytes * 1024 / rates.of_all);
 }
 
 }  // namespace
 
-bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int all_multiprocessors,
-                         PlanLengthsParams& p) {
+bool plan_lengths_params(const Candidate& candidate, int all_multiprocessors, PlanLengthsParams& p) {
+  const auto& [problem, row] = candidate;
   const int multiprocessors = takers_of(row, all_multiprocessors);
-  const int64_t total_q = problem.total_q, total_k = problem.total_k;
-  const bool batch_invariant = problem.batch_invariant;
-  const Window& window = problem.window;
-  if (std::max(problem.seqlen_q, total_q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
-      std::max(problem.seqlen_k, total_k) > most_packed_rows || problem.batch > max_tiles)
-    return false;
+  Bounds bounds{};
+  if (!find_bounds(candidate, multiprocessors, bounds)) return false;
+  const RowCosts costs = costs_for(candidate);
   const bool packs = row.packs_heads();
-  const int64_t blocks = divide_up(problem.seqlen_k, row.Bc), unit = std::max<int64_t>(1, constant_keys / row.Bc);
-  Cuts cuts;
-  int64_t each = 1;
-  if (problem.chunk > 0) {
-    cuts.chunk = narrow(std::min<int64_t>(problem.chunk, most_packed_rows));
-    each = most_chunks(problem.seqlen_q, problem.seqlen_k, cuts.chunk);
-  } else if (batch_invariant) {
-    cuts.period = narrow(unit * row.Bc);
-    each = most_periods(problem.seqlen_q, (window.left >= 0) + (window.right >= 0), cuts.period);
-  }
-  if (problem.batch > max_tiles / each) return false;
-  cuts.each = narrow(each);
-  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, each);
-  // In chunks of positions rows see the keys of a chunk at most: with a constant unit none is split.
-  const bool may_split = row.has(Trait::splits) && !(batch_invariant && cuts.chunk);
-  const int64_t parts = !may_split ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
-  const int64_t least_unit = packs ? 1 : 2, keys = most_keys(problem, row);
-  int64_t slots = most_slots(multiprocessors, heads, tiles, most_periods_of_tile(problem, keys, row.Bc), least_unit,
-                             parts);
-  if (batch_invariant) {
-    const int64_t period = unit * row.Bc, tiles_each = most_tiles(1, rows_of(problem, row), -1, row.Br, each);
-    const int64_t units = most_periods_of_tile(problem, keys, period);
-    slots = most_constant_slots(tiles, tiles_each, units, total_k, period, parts);
-    if (slots > 0 && window.bottom_right && window.right == 0 && window.left < 0) {
-      const int64_t tiles_of_unit = divide_up(packing_of(problem, row).rows(period), row.Br);
-      slots = std::min(slots, problem.batch * most_causal_slots(tiles_of_unit, each, units, parts));
-    }
-  }
-  // Kernels count pieces, and rows of slots, in int32.
-  int64_t pieces;
-  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles ||
-      slots * heads * row.Br > INT32_MAX)
-    return false;
-  const RowCosts costs = costs_for(problem, row);
   p = {};
   p.lengths = problem.lengths;
-  p.window = window;
-  p.cuts = cuts;
-  p.sequences = Divisor::of(narrow(problem.batch * each));
+  p.window = problem.window;
+  p.cuts = bounds.cuts;
+  p.sequences = Divisor::of(narrow(problem.batch * bounds.cuts.each));
   p.most_each = INT32_MAX / p.sequences;
-  p.total_q = narrow(std::max<int64_t>(total_q, 0));
-  p.total_k = narrow(std::max<int64_t>(total_k, 0));
-  p.packing = packing_of(problem, row);
+  p.total_q = narrow(std::max<int64_t>(problem.total_q, 0));
+  p.total_k = narrow(std::max<int64_t>(problem.total_k, 0));
+  p.packing = candidate.packing();
   p.Br = Divisor::of(row.Br), p.Bc = Divisor::of(row.Bc);
-  const int64_t warpgroups = std::clamp<int64_t>(divide_up(rows_of(problem, row), 64), 1, row.warpgroups());
+  const int64_t warpgroups = std::clamp<int64_t>(divide_up(candidate.rows(), 64), 1, row.warpgroups());
   for (int64_t n = 1; n <= 4; ++n)
     p.weight[n - 1] = static_cast<uint8_t>(64 * block_time(row, 1200, std::min(n, warpgroups)) /
                                            block_time(row, 1200, warpgroups));
-  p.heads = narrow(heads);
+  p.heads = narrow(candidate.heads());
   p.multiprocessors = Divisor::of(multiprocessors);
-  p.unit = narrow(batch_invariant ? unit : 0);
-  p.least_unit = narrow(least_unit);
-  p.most_parts = narrow(parts);
-  p.most_tiles = narrow(tiles);
-  p.most_slots = narrow(slots);
+  p.unit = narrow(problem.batch_invariant ? bounds.unit : 0);
+  p.least_unit = narrow(bounds.least_unit);
+  p.most_parts = narrow(bounds.parts);
+  p.most_tiles = narrow(bounds.tiles);
+  p.most_slots = narrow(bounds.slots);
   p.together = costs.together, p.behind = costs.behind;
   p.many = narrow(std::min<int64_t>(balanced * multiprocessors, INT32_MAX));
-  if (problem.seqlen_k < short_keys) p.among = costs.among + 6 * stored_rows(problem, row);
-  // Few queries wait for K and V, which the heads that share them read from memory once (under_way in candidate.cpp).
-  if (problem.seqlen_q <= most_packed_queries && !row.is_8bit()) {
-    const int64_t bytes = packs ? row.loaded_bytes() : row.loaded_bytes() / problem.heads_per_kv() * 9 / 8;
-    const int64_t all_blocks = total_k < 0 ? blocks * problem.batch : divide_up(total_k, row.Bc);
-    const auto all_stages = static_cast<double>(all_blocks) * static_cast<double>(problem.heads_kv);
-    const double all_bytes = all_stages * row.loaded_bytes();
-    const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
-    const MemoryRates rates = rates_of(assumed_card(all_multiprocessors), all_bytes, row.has(Trait::shares_keys));
-    at_least(p.together, rates.time(bytes, 1));
-    at_least(p.behind, rates.time(bytes, multiprocessors));
-    p.memory_each = narrow(bytes * 1024 / rates.of_all);
-  }
+  if (problem.seqlen_k < short_keys) p.among = costs.among + 6 * stored_rows(candidate);
+  wait_for_memory(candidate, all_multiprocessors, p);
   p.section_keys = narrow(section_bytes / (problem.heads_kv * (row.row_bytes() + row.v_row_bytes())));
   p.section_rows = narrow(row.Br * (packs ? 1 : problem.heads_per_kv()));
   p.write_length = 16 * p.behind.write / p.behind.block;
   p.read_length = packs ? 0 : 16 * p.behind.read / p.behind.block;
-  p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
+  p.packed_rows = narrow(packs ? std::min<int64_t>(candidate.rows(), 64) : 0);
   return true;
 }
 
@@ -162,7 +190,9 @@ namespace {
 // How long the call is predicted to take if all sequences are of the average length, the host's best guess: their tiles
 // share the multiprocessors evenly, and where these are more, each tile may become several parts. The last tile of a
 // sequence may leave warpgroups without rows, and takes less time then.
-int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
+int64_t average_time(const Candidate& candidate, const PlanLengthsParams& p) {
+  const ForwardProblem& problem = candidate.problem;
+  const ForwardRow& row = candidate.row;
   const auto average = [&](int64_t total, int64_t most) {  // of batched tensors the host knows the most only
     return total < 0 ? most : std::min(most, divide_up(total, problem.batch));
   };
@@ -201,27 +231,26 @@ int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const
 }
 
 // Behind the device's plan come tickets for all tiles that may be split, and slots.
-WorkspaceLayout workspace_of(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
-  return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES + static_cast<size_t>(plan_bytes(p)),
+WorkspaceLayout workspace_of(const Candidate& candidate, const PlanLengthsParams& p) {
+  return place_parts(candidate, FA3_FORWARD_WORKSPACE_BYTES + static_cast<size_t>(plan_bytes(p)),
                      int64_t{p.most_slots / 2} * p.heads, int64_t{p.most_slots} * p.heads);
 }
 
 }  // namespace
 
-void plan_lengths_row(const ForwardProblem& problem, int number, int multiprocessors, RowPlan& plan) {
-  const ForwardRow& row = forward_row(number);
+void plan_lengths_row(const Candidate& candidate, int multiprocessors, RowPlan& plan) {
   PlanLengthsParams params;
-  plan_lengths_params(problem, row, multiprocessors, params);  // which fit() has seen to be possible
+  plan_lengths_params(candidate, multiprocessors, params);  // which fit() has seen to be possible
   const int32_t pieces = narrow(most_entries(params.most_tiles, params.most_slots)) * params.heads;
-  plan.row = number;
+  plan.row = candidate.number();
   plan.tiles = {};
   plan.tiles.q_blocks = params.most_tiles;
   plan.tiles.batch_heads = params.heads;
   plan.tiles.heads = Divisor::of(params.heads);
   plan.pieces = {0, pieces, 0, 1, Divisor::of(1)};
   plan.slots = params.most_slots * params.heads;
-  plan.whole_us = plan.predicted_us = static_cast<double>(average_time(problem, row, params)) / 1e3;
-  plan.workspace = workspace_of(problem, row, params);
+  plan.whole_us = plan.predicted_us = static_cast<double>(average_time(candidate, params)) / 1e3;
+  plan.workspace = workspace_of(candidate, params);
 }
 
 }  // namespace fa3

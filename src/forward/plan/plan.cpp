@@ -2,11 +2,13 @@
 // the one that is predicted to be the fastest is taken. But where causal tiles are many, and a head has several, it is
 // the first one in ptx/table/rows.def: rows differ less there than predictions are wrong.
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <span>
 
 #include "device/widen.h"
-#include "forward/plan/candidate.h"
 #include "forward/plan/copies.h"
+#include "forward/plan/estimate.h"
 #include "forward/plan/lengths.h"
 #include "forward/plan/split.h"
 #include "forward/plan/tiles.h"
@@ -49,8 +51,8 @@ void add_tile_v(const ForwardProblem& problem, ForwardPlan& plan) {
 }
 
 // With packed heads: would a head's rows be in one tile of a row of smaller tiles, too?
-bool has_one_small_tile(const ForwardProblem& problem, const ForwardRow& row) {
-  return row.packs_heads() && row.Br > 64 && rows_of(problem, row) <= 64;
+bool has_one_small_tile(const Candidate& candidate) {
+  return candidate.row.packs_heads() && candidate.row.Br > 64 && candidate.rows() <= 64;
 }
 
 // A served problem's pieces are the device's to plan, in a step before the kernel's or in an earlier call (a schedule).
@@ -58,16 +60,17 @@ bool has_one_small_tile(const ForwardProblem& problem, const ForwardRow& row) {
 // twentieth: rows differ less there than predictions are wrong.
 void plan_fastest_served(const ForwardProblem& problem, std::span<const int> some, int multiprocessors,
                          RowPlan& fastest) {
-  plan_lengths_row(problem, some[0], multiprocessors, fastest);
+  plan_lengths_row({problem, forward_row(some[0])}, multiprocessors, fastest);
   const bool is_balanced = fastest.tiles.count() >= balanced * multiprocessors;
   for (const int n : some.subspan(1)) {
-    if (has_one_small_tile(problem, forward_row(n))) continue;
+    const Candidate candidate{problem, forward_row(n)};
+    if (has_one_small_tile(candidate)) continue;
     RowPlan other;
-    plan_lengths_row(problem, n, multiprocessors, other);
+    plan_lengths_row(candidate, multiprocessors, other);
     const double limit = fastest.predicted_us * (is_balanced ? 0.95 : 1);
     // Where it makes no difference, fewer reads of K and V are better.
-    const bool is_faster = forward_row(other.row).packs_heads() ? other.predicted_us <= fastest.predicted_us
-                                                                : other.predicted_us < limit;
+    const bool is_faster = candidate.row.packs_heads() ? other.predicted_us <= fastest.predicted_us
+                                                         : other.predicted_us < limit;
     if (is_faster) fastest = other;
   }
 }
@@ -104,7 +107,7 @@ void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocess
   plan_served_row(problem, fit, multiprocessors, plan.forward);
   const ForwardRow& row = forward_row(plan.forward.row);
   PlanLengthsParams params;
-  plan_lengths_params(problem, row, multiprocessors, params);
+  plan_lengths_params({problem, row}, multiprocessors, params);
   plan.schedule_bytes = static_cast<size_t>(plan_bytes(params));
   plan.workspace_bytes = plan.forward.workspace.bytes;
   if (!problem.schedule) plan.launches[plan.launch_count++] = {ForwardStep::plan_lengths, pass, 1};
@@ -119,9 +122,10 @@ void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocess
 }
 
 // On whatever card these rows are planned.
-size_t most_workspace(const ForwardProblem& problem, const Fit& some, int multiprocessors) {
+size_t workspace_of_all(const ForwardProblem& problem, const Fit& some, int multiprocessors) {
   size_t most = 0;
-  for (int i = 0; i < some.count; ++i) most = std::max(most, most_workspace(problem, some.rows[i], multiprocessors));
+  for (int i = 0; i < some.count; ++i)
+    most = std::max(most, most_workspace({problem, forward_row(some.rows[i])}, multiprocessors));
   return most;
 }
 
@@ -136,7 +140,8 @@ bool is_faster(const RowPlan& a, const RowPlan& b) {
 // Is this row, with Trait::one_tile, faster than all that have none? Measured on an H100 beside those that plans took
 // before, calls of 16 to 1024 tokens with head dimensions from 32 to 256 (tests/records/diary/tiles.md): 0.98 to 2.4,
 // mostly 1.03 and more, within these bounds, 0.7 to 1.08 beyond them.
-bool is_short(const ForwardProblem& problem, const ForwardRow& row, const Card& card) {
+bool is_short(const Candidate& candidate, const Card& card) {
+  const auto& [problem, row] = candidate;
   // Few rows of heads that share K and V are one tile where heads are packed, and K and V are loaded once for them.
   if (problem.heads_per_kv() > 1 && problem.seqlen_q * problem.heads_per_kv() <= 64) return false;
   const int64_t q_blocks = divide_up(problem.seqlen_q, row.Br), keys = problem.seqlen_k;
@@ -159,10 +164,10 @@ Fit eligible(const ForwardProblem& problem, const Fit& all, const Card& card) {
   const auto is_for_short = [](int n) { return forward_row(n).has(Trait::one_tile); };
   Fit fit = all;
   for (int i = 0; i < all.count; ++i)
-    if (is_for_short(all.rows[i]) && is_short(problem, forward_row(all.rows[i]), card)) return only(all, all.rows[i]);
+    if (is_for_short(all.rows[i]) && is_short({problem, forward_row(all.rows[i])}, card)) return only(all, all.rows[i]);
   if (const auto others = std::remove_if(fit.rows, fit.rows + fit.count, is_for_short); others != fit.rows)
     fit.count = static_cast<int>(others - fit.rows);
-  const int64_t tiles = tiles_of(problem, forward_row(fit.rows[0]), card).count();
+  const int64_t tiles = tiles_of({problem, forward_row(fit.rows[0])}, card).count();
   const int64_t many = balanced * card.multiprocessors;
   const bool is_balanced = problem.causal && tiles >= many;
   const bool has_too_many_rows = tiles > many && problem.heads_per_kv() == 1 && problem.seqlen_q > most_unpacked_rows &&
@@ -173,7 +178,7 @@ Fit eligible(const ForwardProblem& problem, const Fit& all, const Card& card) {
     const ForwardRow& row = forward_row(fit.rows[i]);
     // For packed heads a larger tile only if a head has more than 64 rows. Where causal tiles are many, a smaller one
     // only if it still holds all rows of a head.
-    if (row.packs_heads() ? has_too_many_rows || has_one_small_tile(problem, row)
+    if (row.packs_heads() ? has_too_many_rows || has_one_small_tile({problem, row})
                           : is_balanced && problem.seqlen_q > row.Br)
       continue;
     some.rows[some.count++] = fit.rows[i];
@@ -186,19 +191,21 @@ Fit eligible(const ForwardProblem& problem, const Fit& all, const Card& card) {
 void plan_fastest(const ForwardProblem& problem, Fit some, const Card& card, RowPlan& fastest) {
   if (some.count == 1) {
     const bool is_compared = some.v_tiles_row >= 0;  // with what a pass takes
-    return plan_row(problem, some.rows[0], card, fastest, no_limit_us, !is_compared);
+    return plan_row({{problem, forward_row(some.rows[0])}, card}, fastest, no_limit_us, !is_compared);
   }
+  std::optional<Estimate> estimates[Fit::most];
   double least_us[Fit::most];
-  for (int i = 0; i < some.count; ++i) least_us[i] = least_time_us(problem, some.rows[i], card);
+  for (int i = 0; i < some.count; ++i) {
+    estimates[i].emplace(Candidate{problem, forward_row(some.rows[i])}, card);
+    least_us[i] = static_cast<double>(estimates[i]->least_time()) / 1e3;
+  }
   RowPlan other;
-  for (RowPlan* made = &fastest; some.count > 0; made = &other) {
+  for (RowPlan* made = &fastest;; made = &other) {
     const auto next = std::min_element(least_us, least_us + some.count) - least_us;
     if (made == &other && least_us[next] > fastest.predicted_us) return;
-    if (made == &fastest) plan_row(problem, some.rows[next], card, fastest);
-    else plan_row(problem, some.rows[next], card, other, fastest.predicted_us);
+    plan_row(*estimates[next], *made, made == &fastest ? no_limit_us : fastest.predicted_us);
     if (made == &other && is_faster(other, fastest)) fastest = other;
-    --some.count;
-    some.rows[next] = some.rows[some.count], least_us[next] = least_us[some.count];
+    least_us[next] = std::numeric_limits<double>::infinity();
   }
 }
 
@@ -225,10 +232,10 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, const Card& card, 
   plan_fastest(problem, some, card, plan.forward);
   // Where queries are many, only the order of tiles depends on more of the card.
   plan.workspace_bytes = depends_on_card(problem) && problem.seqlen_q <= most_packed_queries
-                             ? most_workspace(problem, some, multiprocessors)
+                             ? workspace_of_all(problem, some, multiprocessors)
                              : plan.forward.workspace.bytes;
   if (is_worth_tiling(problem, fit, plan.forward)) {
-    plan_row(problem, fit.v_tiles_row, card, plan.forward);
+    plan_row({{problem, forward_row(fit.v_tiles_row)}, card}, plan.forward);
     add_tile_v(problem, plan);
   }
   const ForwardRow& row = forward_row(plan.forward.row);

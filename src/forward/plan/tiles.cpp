@@ -27,10 +27,11 @@ namespace {
 // none at 2048. Where memory takes much longer than the products (waits_for_memory), it is the larger one again that is
 // faster: on an H100 with sections of 16 groups d 256 2 to 6% up to 640 keys, d 128 1 to 2% up to 512, d 64 none; with
 // more keys slower.
-int64_t section_heads(const ForwardProblem& problem, const ForwardRow& row, bool mixes_lengths, bool waits_for_memory) {
+int64_t section_heads(const Candidate& candidate, bool mixes_lengths, bool waits_for_memory) {
+  const auto& [problem, row] = candidate;
   constexpr int64_t mixed_groups = 16;
   constexpr int64_t budget = 32 << 20;
-  const int64_t batch_heads = problem.batch * heads_of(problem, row);
+  const int64_t batch_heads = problem.batch * candidate.heads();
   const int64_t heads_per_kv = row.packs_heads() ? 1 : problem.heads_per_kv();
   if (!problem.causal) return 1;
   if (mixes_lengths) return std::min(batch_heads, waits_for_memory ? mixed_groups * heads_per_kv : heads_per_kv);
@@ -43,10 +44,10 @@ int64_t section_heads(const ForwardProblem& problem, const ForwardRow& row, bool
 }
 
 // Do the products of causal tiles take less than 0.7 of the time in which Q, K, V and O come and go?
-bool waits_for_memory(const ForwardProblem& problem, const ForwardRow& row, const Card& card, int64_t first_row,
-                      int64_t q_blocks) {
+bool waits_for_memory(const Candidate& candidate, const Card& card, int64_t first_row, int64_t q_blocks) {
+  const auto& [problem, row] = candidate;
   if (row.is_8bit()) return false;
-  const Visible visible = visible_of(problem, row);
+  const Visible visible = candidate.visible();
   int64_t blocks = 0;
   for (int64_t n = 0; n < q_blocks; ++n) {
     const Blocks seen = tile_blocks(visible, narrow(first_row + n * row.Br), row.Br, row.Bc);
@@ -62,51 +63,38 @@ bool waits_for_memory(const ForwardProblem& problem, const ForwardRow& row, cons
 
 }  // namespace
 
-Packing packing_of(const ForwardProblem& problem, const ForwardRow& row) {
-  return row.packs_heads() ? Packing::of(problem.heads_per_kv()) : Packing{0};
-}
-int64_t rows_of(const ForwardProblem& problem, const ForwardRow& row) {
-  return packing_of(problem, row).rows(problem.seqlen_q);
-}
-int64_t heads_of(const ForwardProblem& problem, const ForwardRow& row) {
-  return row.packs_heads() ? problem.heads_kv : problem.heads;
-}
-
-Visible visible_of(const ForwardProblem& problem, const ForwardRow& row) {
-  return {narrow(problem.seqlen_q), narrow(problem.seqlen_k),
-          0, narrow(problem.causal_offset),
-          row.bounded_left(), row.bounded_right(), packing_of(problem, row)};
-}
-
-bool tiles_fit(const ForwardProblem& problem, const ForwardRow& row) {
-  const int64_t rows = rows_of(problem, row);
+bool tiles_fit(const Candidate& candidate) {
+  const int64_t rows = candidate.rows();
   int64_t tiles;  // batch and heads are below 2^31
   return rows <= max_seqlen &&
-         !__builtin_mul_overflow(divide_up(rows, row.Br), problem.batch * heads_of(problem, row), &tiles) &&
+         !__builtin_mul_overflow(divide_up(rows, candidate.row.Br), candidate.problem.batch * candidate.heads(),
+                                 &tiles) &&
          tiles <= max_tiles;
 }
 
-bool mixes_lengths(const ForwardProblem& problem, const ForwardRow& row, int64_t q_blocks, int64_t multiprocessors) {
+bool mixes_lengths(const Candidate& candidate, int64_t q_blocks, int64_t multiprocessors) {
+  const auto& [problem, row] = candidate;
   constexpr int64_t few_keys = 2048;
   return problem.causal && row.has(Trait::splits) && problem.seqlen_k < few_keys && q_blocks > 1 &&
-         q_blocks * problem.batch * heads_of(problem, row) >= balanced * multiprocessors;
+         q_blocks * problem.batch * candidate.heads() >= balanced * multiprocessors;
 }
 
-Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, const Card& card) {
-  const int64_t all_rows = divide_up(rows_of(problem, row), 64) * 64, heads_in_all = heads_of(problem, row);
+Tiles tiles_of(const Candidate& candidate, const Card& card) {
+  const auto& [problem, row] = candidate;
+  const int64_t all_rows = divide_up(candidate.rows(), 64) * 64, heads_in_all = candidate.heads();
   const int64_t batch_heads = problem.batch * heads_in_all;
   int64_t q_blocks = divide_up(all_rows, row.Br), first_row = 0;
   if (problem.causal) {
     // Rows that see no key are in no tile, as far as whole blocks go; but one tile there is. Without a producer nobody
     // would write them, and with packed heads they are few.
-    const int64_t empty = std::min<int64_t>(visible_of(problem, row).empty_rows(), all_rows - 1) / 64 * 64;
+    const int64_t empty = std::min<int64_t>(candidate.visible().empty_rows(), all_rows - 1) / 64 * 64;
     if (!row.has(Trait::no_producer) && !row.packs_heads()) q_blocks = divide_up(all_rows - empty, row.Br);
     // The block with fewer rows is put first, where rows see the fewest keys.
     first_row = all_rows - q_blocks * row.Br;
   }
-  const bool mixes = mixes_lengths(problem, row, q_blocks, card.multiprocessors);
-  const bool waits = mixes && waits_for_memory(problem, row, card, first_row, q_blocks);
-  const int64_t heads = section_heads(problem, row, mixes, waits);
+  const bool mixes = mixes_lengths(candidate, q_blocks, card.multiprocessors);
+  const bool waits = mixes && waits_for_memory(candidate, card, first_row, q_blocks);
+  const int64_t heads = section_heads(candidate, mixes, waits);
   const int64_t last_heads = batch_heads % heads;
   return {narrow(q_blocks),
           narrow(first_row),
@@ -121,8 +109,8 @@ int64_t empty_blocks(const Tiles& tiles, const ForwardRow& row) {
   return tiles.first_row <= 0 ? 0 : int64_t{tiles.batch_heads} * divide_up(tiles.first_row, row.Br);
 }
 
-WorkspaceLayout place_parts(const ForwardProblem& problem, const ForwardRow& row, size_t begin, int64_t ticket_tiles,
-                            int64_t slots) {
+WorkspaceLayout place_parts(const Candidate& candidate, size_t begin, int64_t ticket_tiles, int64_t slots) {
+  const ForwardRow& row = candidate.row;
   constexpr size_t alignment = 64;
   const auto aligned = [](size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; };
   const size_t tickets = aligned(begin);
@@ -131,7 +119,7 @@ WorkspaceLayout place_parts(const ForwardProblem& problem, const ForwardRow& row
   const size_t partials = aligned(tickets + static_cast<size_t>(ticket_tiles * tickets_of_tile) * sizeof(Tickets));
   int64_t slot = int64_t{row.Br / 16} * row.partial_bytes();
   if (row.packs_heads())
-    slot = int64_t{Packing::slot_rows(narrow(rows_of(problem, row)), row.Br, row.slot_unit())} * row.packed_row_bytes();
+    slot = int64_t{Packing::slot_rows(narrow(candidate.rows()), row.Br, row.slot_unit())} * row.packed_row_bytes();
   return {tickets, partials, partials + static_cast<size_t>(slots * slot)};
 }
 

@@ -1,7 +1,7 @@
 // A problem's tiles on a row of the table (ptx/plan/work.h has the words).
 #pragma once
 #include "device/card.h"
-#include "forward/forward.h"
+#include "forward/candidate.h"
 #include "plan/work.h"
 #include "rules/attention.h"
 #include "table/row.h"
@@ -11,17 +11,9 @@ namespace fa3 {
 // Kernels claim up to one tile too many for each thread block, in int32.
 constexpr int64_t max_tiles = INT32_MAX - 65536;
 
-// On a row of the table that packs heads (ptx/plan/packing.h), the query heads of each K/V head are one head with more
-// rows.
-Packing packing_of(const ForwardProblem& problem, const ForwardRow& row);
-int64_t rows_of(const ForwardProblem& problem, const ForwardRow& row);   // of such a head
-int64_t heads_of(const ForwardProblem& problem, const ForwardRow& row);  // of a batch entry
-
-Visible visible_of(const ForwardProblem& problem, const ForwardRow& row);
-
 // Are rows and tiles, and the blocks of rows that are in no tile, few enough for the kernels' counters? Everything
 // below takes only problems that fit, and that are not empty.
-bool tiles_fit(const ForwardProblem& problem, const ForwardRow& row);
+bool tiles_fit(const Candidate& candidate);
 
 // With so many causal tiles for each multiprocessor, all multiprocessors end at about the same time, whichever the
 // tiles are.
@@ -29,15 +21,14 @@ inline constexpr int64_t balanced = 4;
 
 // Are causal sections so small that long and short tiles run beside each other (section_heads in tiles.cpp)? Then the
 // last tiles should be claimed from the longest to the shortest. q_blocks: those of a head.
-bool mixes_lengths(const ForwardProblem& problem, const ForwardRow& row, int64_t q_blocks, int64_t multiprocessors);
+bool mixes_lengths(const Candidate& candidate, int64_t q_blocks, int64_t multiprocessors);
 
-Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, const Card& card);
+Tiles tiles_of(const Candidate& candidate, const Card& card);
 
 // Blocks of rows that are in no tile, of all heads.
 int64_t empty_blocks(const Tiles& tiles, const ForwardRow& row);
 
 // Tickets for so many tiles, and so many slots behind them, in a workspace that is taken up to byte `begin`.
-WorkspaceLayout place_parts(const ForwardProblem& problem, const ForwardRow& row, size_t begin, int64_t ticket_tiles,
-                            int64_t slots);
+WorkspaceLayout place_parts(const Candidate& candidate, size_t begin, int64_t ticket_tiles, int64_t slots);
 
 }  // namespace fa3

@@ -34,7 +34,8 @@ const Change bad_shapes[] = {
 
     {"q.dtype is 0", invalid, [](P& p) { p.q.dtype = FA3_DTYPE_NONE; }},
     {"q.dtype is 8", invalid, [](P& p) { p.q.dtype = 8; }},
-    {"v.dtype is int32, which only lengths and page numbers have", invalid, [](P& p) { p.v.dtype = FA3_DTYPE_INT32; }},
+    {"v.dtype is int32, which only lengths, page numbers, slots and positions have", invalid,
+     [](P& p) { p.v.dtype = FA3_DTYPE_INT32; }},
     {"k.dtype is -1", invalid, [](P& p) { p.k.dtype = -1; }},
     {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
     {"v.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.v.dtype = FA3_DTYPE_FP16; }},
@@ -43,14 +44,16 @@ const Change bad_shapes[] = {
     {"o.dtype is fp32, which cannot be had together with softcap", unsupported,
      [](P& p) { p.o.dtype = FA3_DTYPE_FP32, p.softcap = 20; }},
     {"o.dtype is fp32, which cannot be had together with k and v of e4m3", unsupported,
-     [](P& p) { p.o.dtype = FA3_DTYPE_FP32, p.k.dtype = p.v.dtype = FA3_DTYPE_E4M3; }},
+     [](P& p) {
+       p = imaginary_e4m3({2, 3, 5, 4, 2, 64}), p.q.dtype = FA3_DTYPE_BF16, p.q_scale = {};
+       p.o.dtype = FA3_DTYPE_FP32;
+     }},
     {"o.dtype is fp32, which cannot be had together with head_dim above 256", unsupported,
      [](P& p) { p.o.dtype = FA3_DTYPE_FP32, p.q.dim[3] = 264; }},
     {"o.stride[1] is 62, must be a multiple of 4", invalid,
      [](P& p) { p.o.dtype = FA3_DTYPE_FP32, set_strides(p.o, {192, 62, 16, 1}); }},
-    {"o.dtype is fp32; the kernels take bf16, fp16 and e4m3", unsupported,
-     [](P& p) { p.q.dtype = p.k.dtype = p.v.dtype = FA3_DTYPE_E4M3, p.o.dtype = FA3_DTYPE_FP32; }},
-
+    {"o.dtype is fp32, which cannot be had together with q of e4m3", unsupported,
+     [](P& p) { p = imaginary_e4m3({2, 3, 5, 4, 2, 64}), p.o.dtype = FA3_DTYPE_FP32; }},
     {"q.dim[0] is -1", invalid, [](P& p) { p.q.dim[0] = -1; }},
     {"q.dim[1] is -9223372036854775808", invalid, [](P& p) { p.q.dim[1] = lowest; }},
     {"k.dim[1] is 2147483648, must be from 0 to 2147483647", invalid, [](P& p) { p.k.dim[1] = int64_t{1} << 31; }},

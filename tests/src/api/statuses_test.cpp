@@ -140,8 +140,9 @@ TEST_CASE("a dtype has the same status in every function", "[arguments]") {
       for (const auto& t : *tensors) {
         const std::string is = std::string(t.name) + ".dtype is ";
         check_refused(with(t, FA3_DTYPE_E5M2), unsupported, is + "e5m2, which no function takes; FP8 is e4m3 here");
-        check_refused(with(t, FA3_DTYPE_INT32), invalid, is + "int32, which only lengths and page numbers have");
-        check_refused(with(t, FA3_DTYPE_INT64), invalid, is + "int64, which only lengths and page numbers have");
+        const std::string for_numbers = ", which only lengths, page numbers, slots and positions have";
+        check_refused(with(t, FA3_DTYPE_INT32), invalid, is + "int32" + for_numbers);
+        check_refused(with(t, FA3_DTYPE_INT64), invalid, is + "int64" + for_numbers);
         for (const int32_t dtype : {0, 8, -1})
           check_refused(with(t, dtype), invalid, is + std::to_string(dtype) + ", must be a fa3_dtype other than");
       }

@@ -300,12 +300,12 @@ TEST_CASE("a named kernel for another form of FP8 is refused, and the message sa
     CHECK(fa3_last_error_message() == "params->kernel is " + std::string(kernel) + ", which " + why);
   };
   P p = imaginary_e4m3();
-  refused(p, "fa3_fwdtiles_e4m3_d64_full_256x64", "takes v as tiles; v.rank is 4");
+  refused(p, "fa3_fwdtiles_e4m3_d64_full_256x64", "is for v as tiles; v.rank is 4");
   refused(p, "fa3_fwdsums_e4m3_d64_full_192x64", "is for calls with FA3_FLAG_TWO_LEVEL");
   p.flags = FA3_FLAG_TWO_LEVEL;
   refused(p, "fa3_fwd_e4m3_d64_full_256x64", "is for calls without FA3_FLAG_TWO_LEVEL");
   v_tiles(p);
-  refused(p, "fa3_fwdsums_e4m3_d64_full_192x64", "takes v row by row; v.rank is 5");
+  refused(p, "fa3_fwdsums_e4m3_d64_full_192x64", "is for v row by row; v.rank is 5");
 }
 
 TEST_CASE("the workspace is apart from the tensors of FP8, too", "[scales]") {

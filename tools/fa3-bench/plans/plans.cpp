@@ -77,7 +77,7 @@ bool add_plan(const Point& point, const Card& card, bool pieces, std::string& te
   const int taken = plan(problem, fits, card).forward.row;
   const auto show = [&](int row) {
     RowPlan made;
-    plan_row(problem, row, card, made);
+    plan_row({{problem, forward_row(row)}, card}, made);
     text += row_of_table(forward_row(row),
                          {made.tiles.count(), made.pieces.count(), most_parts(made), made.whole_us, made.predicted_us},
                          card.multiprocessors, row == taken);
@@ -155,7 +155,7 @@ bool add_served_plan(const Point& point, int multiprocessors, bool pieces, std::
   std::vector<int> rows_of_plans;
   for (int i = 0; i < fits.count; ++i) {
     PlanLengthsParams params;
-    if (!plan_lengths_params(problem, forward_row(fits.rows[i]), multiprocessors, params)) continue;
+    if (!plan_lengths_params({problem, forward_row(fits.rows[i])}, multiprocessors, params)) continue;
     plans.emplace_back(params);
     rows_of_plans.push_back(fits.rows[i]);
   }

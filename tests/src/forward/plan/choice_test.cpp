@@ -108,7 +108,7 @@ TEST_CASE("long and short tiles run beside each other where they are many and ke
   // All of one length; rows that take no list.
   CHECK_FALSE(mixes(causal(square(512, 192, 16, 128))));
   const ForwardProblem unmasked = problem_of(square(32, 512, 16, 128));
-  CHECK_FALSE(mixes_lengths(unmasked, forward_row(planned(unmasked).row), 3, 132));
+  CHECK_FALSE(mixes_lengths({unmasked, forward_row(planned(unmasked).row)}, 3, 132));
   const int alg2 = row_named("fa3_alg2_bf16_d128_causal_128x128");
   REQUIRE(alg2 >= 0);
   const ForwardProblem named = problem_of(forward_row(alg2), square(32, 512, 16, 128));

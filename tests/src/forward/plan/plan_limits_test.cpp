@@ -95,7 +95,7 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
     const int64_t grains = int64_t{65535} * row.Bc * (below(8) + 1) + static_cast<int64_t>(random() % 400) - 200;
     shape.seqlen_k = std::min(n % 5 ? below(double(most)) : grains, most);
     const ForwardProblem problem = huge(shape, row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE);
-    if (!tiles_fit(problem, row)) continue;
+    if (!tiles_fit({problem, row})) continue;
     RowPlan made;
     plan_row(problem, i, assumed_card(multiprocessors), made);
     if (!is_split(made)) continue;

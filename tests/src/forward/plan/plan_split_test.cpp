@@ -201,7 +201,7 @@ TEST_CASE("equal lengths take hardly longer than as the planner for them splits"
         problem.lengths.max_q = int32_t(shape.seqlen_q), problem.lengths.max_k = int32_t(shape.seqlen_k);
         problem.total_q = problem.total_k = -1, problem.window = mask == FA3_MASK_NONE ? no_window : causal_window;
         PlanLengthsParams params;
-        REQUIRE(plan_lengths_params(problem, forward_row(plan.row), multiprocessors, params));
+        REQUIRE(plan_lengths_params({problem, forward_row(plan.row)}, multiprocessors, params));
         const PlannedLengths made(params);
         const bool is_split_here = made.counts.slots > 0;
         INFO(shape.batch << " x " << shape.seqlen_q << " x " << shape.seqlen_k << ", heads " << shape.heads << ", d "

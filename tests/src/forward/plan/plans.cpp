@@ -180,7 +180,7 @@ void check_workspace(const ForwardProblem& problem, const RowPlan& plan, int mul
   // Of each of a part's rows O, and m and l for each of the lanes that share it, or with packed heads once, in float32.
   // Then there are no more rows than a head has, rounded up to whole units.
   const size_t sums = row.packs_heads() ? 4 : 8;
-  const int64_t head_rows = rows_of(problem, row);
+  const int64_t head_rows = Candidate{problem, row}.rows();
   const int64_t unit = row.slot_unit(), whole = (head_rows + unit - 1) / unit * unit;
   const int64_t slot_rows = row.packs_heads() && head_rows < row.Br ? whole : row.Br;
   CHECK(layout.bytes == layout.partials + size_t(plan.slots * slot_rows) * 4 * (size_t(row.dv) + sums));

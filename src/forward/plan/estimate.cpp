@@ -1,4 +1,4 @@
-#include "forward/plan/candidate.h"
+#include "forward/plan/estimate.h"
 
 #include <algorithm>
 
@@ -13,7 +13,8 @@ constexpr int64_t most_simulated = 16;
 // With so few different tiles many multiprocessors are free at the same times.
 constexpr int64_t few_lengths = 8;
 
-MemoryRates rates_for(const ForwardProblem& problem, const ForwardRow& row, const Card& card) {
+MemoryRates rates_for(const Candidate& candidate, const Card& card) {
+  const auto& [problem, row] = candidate;
   const int64_t blocks = divide_up(problem.seqlen_k, row.Bc);
   const auto heads = static_cast<double>(problem.batch) * static_cast<double>(problem.heads_kv);
   return rates_of(card, static_cast<double>(blocks * row.loaded_bytes()) * heads,
@@ -34,17 +35,17 @@ bool depends_on_card(const ForwardProblem& problem) {
          (problem.causal || problem.seqlen_q <= most_packed_queries);
 }
 
-Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, const Card& card)
-    : problem(asked), row(of_table), multiprocessors(card.multiprocessors), visible(visible_of(problem, row)),
-      tiles(tiles_of(problem, row, card)), keys_per_block(Divisor::of(row.Bc)), packs_heads(row.packs_heads()),
+Estimate::Estimate(const Candidate& candidate, const Card& card)
+    : Candidate(candidate), multiprocessors(card.multiprocessors), seen(visible()), tiles(tiles_of(candidate, card)),
+      keys_per_block(Divisor::of(row.Bc)), packs_heads(row.packs_heads()),
       waits_for_memory(problem.seqlen_q <= most_packed_queries && !row.is_8bit()),
       same_length(!problem.causal || (packs_heads && tiles.q_blocks == 1)),
-      mixes_lengths(fa3::mixes_lengths(problem, row, tiles.q_blocks, multiprocessors)),
+      mixes_lengths(fa3::mixes_lengths(candidate, tiles.q_blocks, multiprocessors)),
       longest(blocks(problem.causal ? tiles.q_blocks - 1 : 0)), grain(divide_up(longest, Listed::most_grains)),
-      rates(rates_for(problem, row, card)),
+      rates(rates_for(candidate, card)),
       loaded_bytes(row.loaded_bytes() / (packs_heads ? 1 : problem.heads_per_kv())), costs(costs_of(row)) {
   if (waits_for_memory) costs = on_card(costs, row, card);
-  const int64_t of_head = rows_of(problem, row), warpgroups = divide_up(of_head, 64);
+  const int64_t of_head = rows(), warpgroups = divide_up(of_head, 64);
   const bool is_short = longest * row.Bc < short_keys;
   if (warpgroups < row.warpgroups()) {
     const auto of_fewer = [&](Costs& c) { c.block = static_cast<int32_t>(block_time(row, c.block, warpgroups)); };
@@ -62,7 +63,7 @@ Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, co
     for (Costs* c : {&costs.together, &costs.behind}) c->piece += short_turns;
 }
 
-Costs Candidate::under_way(Costs alone, int64_t pieces) const {
+Costs Estimate::under_way(Costs alone, int64_t pieces) const {
   if (!waits_for_memory) return alone;
   const int64_t time = rates.time(loaded_bytes, std::min(pieces, multiprocessors));
   // Some multiprocessors have to wait longer, which plans without packed heads take into account here only.
@@ -70,14 +71,14 @@ Costs Candidate::under_way(Costs alone, int64_t pieces) const {
   return alone;
 }
 
-int64_t Candidate::late(const Costs& costs_alone, int64_t pieces, int64_t time) const {
+int64_t Estimate::late(const Costs& costs_alone, int64_t pieces, int64_t time) const {
   const int64_t alone = under_way(costs_alone, 1).block, block = under_way(costs_alone, pieces).block;
   if (rates.cached || block <= alone || pieces >= multiprocessors) return 0;
   if (7 * block < 9 * alone) return time / 8;
   return time / 16 * (multiprocessors - pieces) / multiprocessors;
 }
 
-int64_t Candidate::whole_time(bool roughly, int64_t latest) const {
+int64_t Estimate::whole_time(bool roughly, int64_t latest) const {
   if (same_length && packs_heads) {
     const int64_t waves = tiles.count() / multiprocessors, last = tiles.count() % multiprocessors;
     const Costs busy = under_way(costs.behind, waves ? multiprocessors : last);
@@ -96,7 +97,7 @@ int64_t Candidate::whole_time(bool roughly, int64_t latest) const {
     const int64_t time = launch_time + in_turn(waves, tile) +
                          (last ? under_way(together_or_behind, last).whole(longest) : 0);
     // Among others, tiles with fewer rows are shorter, and spread the end of the last wave.
-    const int64_t partial = divide_up(rows_of(problem, row), 64) % row.warpgroups();
+    const int64_t partial = divide_up(rows(), 64) % row.warpgroups();
     if (tiles.count() <= multiprocessors || tiles.q_blocks == 1 || partial == 0) return time;
     const int64_t of_head = in_turn(tiles.q_blocks - 1, tile) + block_time(row, tile, partial);
     const double all = static_cast<double>(of_head) * tiles.batch_heads / static_cast<double>(multiprocessors);
@@ -120,7 +121,7 @@ int64_t Candidate::whole_time(bool roughly, int64_t latest) const {
                                                               : end_of(Simulation(multiprocessors));
 }
 
-int64_t Candidate::least_time() const {
+int64_t Estimate::least_time() const {
   const Costs& cheaper = costs.behind.block < costs.together.block ? costs.behind : costs.together;
   const int64_t block = under_way(cheaper, multiprocessors).block, heads = tiles.batch_heads;
   if (tiles.count() > most_simulated * multiprocessors) return launch_time;  // their time is estimated only
@@ -129,7 +130,7 @@ int64_t Candidate::least_time() const {
     for (int64_t n = 0; n < tiles.q_blocks; ++n) blocks_of_head += length(n);
   else if (tiles.q_blocks == 1) blocks_of_head = longest;
   else  // the last tile may have fewer rows
-    blocks_of_head = longest * divide_up(rows_of(problem, row), 64) / row.warpgroups();
+    blocks_of_head = longest * divide_up(rows(), 64) / row.warpgroups();
   return launch_time + in_turn(blocks_of_head, in_turn(heads, block)) / multiprocessors;
 }
 

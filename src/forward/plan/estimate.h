@@ -1,5 +1,5 @@
-// A row of the table that may run a problem: the tiles that the problem has on it, what these cost, and how long all of
-// them take if none is split.
+// How long a problem takes on a row of the table and a card: the tiles that it has there, what these cost, and when all
+// of them end if none is split.
 #pragma once
 #include "forward/plan/cost.h"
 #include "forward/plan/tiles.h"
@@ -18,16 +18,16 @@ bool depends_on_card(const ForwardProblem& problem);
 // With so many causal tiles for each multiprocessor, or more, no split that was measured gained anything.
 inline constexpr int64_t enough_tiles = 2;
 
-struct Candidate {
-  Candidate(const ForwardProblem& problem, const ForwardRow& row, const Card& card);
+struct Estimate : Candidate {
+  Estimate(const Candidate& candidate, const Card& card);
 
   // K/V blocks of a query block's tile. They count from block 0, as masks without a left bound leave it to all.
   // As tile_blocks counts them, without a division, as plans ask it hundreds of times.
   int64_t blocks(int64_t q_block) const {
     const int32_t first = tiles.first_row + static_cast<int32_t>(q_block) * row.Br;
-    const Keys seen = visible.any(first, first + row.Br - 1);
-    const int32_t more = (seen.end + row.Bc - 1) / keys_per_block - seen.begin / keys_per_block;
-    return seen.none() || more < 1 ? 1 : more;
+    const Keys keys = seen.any(first, first + row.Br - 1);
+    const int32_t more = (keys.end + row.Bc - 1) / keys_per_block - keys.begin / keys_per_block;
+    return keys.none() || more < 1 ? 1 : more;
   }
   // Under a causal mask: of the n-th query block in the order of the tiles, from the longest to the shortest.
   int64_t length(int64_t n) const { return blocks(tiles.q_blocks - 1 - n); }
@@ -48,10 +48,8 @@ struct Candidate {
   // No plan of this row is predicted to end sooner.
   int64_t least_time() const;
 
-  const ForwardProblem& problem;
-  const ForwardRow& row;
   const int64_t multiprocessors;
-  const Visible visible;
+  const Visible seen;
   const Tiles tiles;
   const Divisor keys_per_block;
   const bool packs_heads;
