@@ -244,4 +244,16 @@ FA3_DEVICE void store_rows(const float (&o)[o_tiles][most_rows / 2], const RowSu
   }
 }
 
+// A warpgroup's half of O^T's columns, of which the warp has 16 of each 64, of a tile or of a part of one.
+FA3_DEVICE void store_columns(const float (&o)[o_tiles][most_rows / 2], const RowSums& sums, const Params& p,
+                              const RowBlock& block, int parts, int warpgroup, int warp) {
+#pragma unroll
+  for (int n = 0; n < strips; n++) {
+    if (block.row < 0 || block.row + PartStrip::rows * n >= visible(p, block).rows()) break;
+    const int first_column = warpgroup * o_columns + 16 * warp;
+    if (parts > 1) store_part(o, sums, p, block, n, first_column);
+    else store_rows(o, sums, p, block, n, first_column);
+  }
+}
+
 }  // namespace fa3

@@ -119,14 +119,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
     }
     first = end;
-    // A2.20: the warp has 16 columns of each 64.
-#pragma unroll
-    for (int n = 0; n < strips; n++) {
-      if (block.row < 0 || block.row + PartStrip::rows * n >= visible(p, block).rows()) break;
-      const int first_column = number * o_columns + 16 * warp;
-      if (parts > 1) store_part(half.o, sums, p, block, n, first_column);
-      else store_rows(half.o, sums, p, block, n, first_column);
-    }
+    store_columns(half.o, sums, p, block, parts, number, warp);  // A2.20
   }
 }
 

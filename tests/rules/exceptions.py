@@ -28,7 +28,7 @@ FUNCTION_LINES = {
     "ptx/forward/fwd.cu: consumer": 196,  # main loop
     "ptx/forward/producer.cuh: kv_producer": 102,  # main loop
     "ptx/latent/mla.cu: consumer": 195,  # main loop
-    "ptx/latent/mla_few.cu: consumer": 90,  # main loop
+    "ptx/latent/mla_few.cu: consumer": 84,  # main loop
     "ptx/paper/alg2nows.cu: consumer": 98,  # main loop
     "ptx/paper/alg3.cu: consumer": 110,  # main loop
     "ptx/paper/alg4.cu: consumer": 87,  # main loop
