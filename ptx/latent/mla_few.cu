@@ -24,9 +24,8 @@ using namespace ptx;
 static_assert(has(Trait::few_rows) && has_qv && halves_columns && Bc == 64 && slab_row_bytes == 128);
 static_assert(early_q_release);
 
-// In units of descriptors: from one slab to the next of K and V, which follow each other, and of Q.
+// In units of descriptors, from one slab to the next of K and V, which follow each other.
 inline constexpr uint32_t slab_units = descriptor_units(Bc * slab_row_bytes);
-inline constexpr uint32_t q_slab_units = descriptor_units(config.q_rows() * slab_row_bytes);
 inline constexpr int half_slabs = o_columns / slab_columns;
 
 // What the first warpgroup tells the other one with block t.
