@@ -10,13 +10,13 @@
 // of before as long as that is not exceeded by much, and only then the warps tell each other their maxima.
 //
 // The walk is that of fwd.cu, whose lines and steps the comments name (A2.n).
-#include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/scores/softmax.cuh"
 #include "../tile/unpack.cuh"
 #include "few_latent.cuh"
 #include "halves_ring.cuh"
+#include "latent_producer.cuh"
 
 namespace fa3 {
 using namespace ptx;
@@ -260,6 +260,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 >= consumers) planned_producer(p, smem, warp - 4 * consumers);
+  if (warp / 4 >= consumers) latent_producer(p, smem, warp - 4 * consumers);
   else consumer(p, smem, warp / 4, warp % 4);
 }

@@ -2,8 +2,8 @@
 // has where a GPU holds few heads. As in mla_few.cu keys stand in the rows of the scores, S^T = K Q^T, and O's columns
 // in those of the other product, O^T = V^T P^T. Both are WGMMAs of 64 x most_rows whose operand A, keys or columns,
 // comes from registers: a stage has the cache's bytes as they are in memory, and they are made fp16, which holds every
-// e4m3 number, on their way to the product. If they were written to shared memory again (planned/widen_latent.cuh),
-// that would be the limit; so it has each byte written once and read twice.
+// e4m3 number, on their way to the product. If they were written to shared memory again (latent/widen_latent.cuh), that
+// would be the limit; so it has each byte written once and read twice.
 //
 // A key's numbers have a scale for each 128 columns. Scores are products of that many columns times their scale, added
 // up, with those of K's own columns, which have 16 bits. And of P there is one for each scale, times that of its key,
@@ -20,9 +20,9 @@
 // fp16 of P for the scales of its own columns. With 16 rows that is slower, as nothing runs beside a softmax.
 //
 // The walk is that of fwd.cu, whose lines and steps the comments name (A2.n).
-#include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
 #include "../tile/gemm.cuh"
+#include "latent_producer.cuh"
 #include "latent_softmax.cuh"
 
 namespace fa3 {
@@ -243,6 +243,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 >= consumers) planned_producer(p, smem, warp - 4 * consumers);
+  if (warp / 4 >= consumers) latent_producer(p, smem, warp - 4 * consumers);
   else consumer(p, smem, warp / 4, warp % 4);
 }

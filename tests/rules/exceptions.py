@@ -33,7 +33,7 @@ FUNCTION_LINES = {
     "ptx/paper/alg3.cu: consumer": 110,  # main loop
     "ptx/paper/alg4.cu: consumer": 87,  # main loop
     "ptx/plan/plan_lengths.h: plan_lengths": 100,
-    "ptx/planned/planned_keys.cuh: run": 118,  # main loop
+    "ptx/planned/planned_keys.cuh: run": 111,  # main loop
     "ptx/tile/epilogue/combine.cuh: combine": 88,
     "src/forward/plan/lengths.cpp: plan_lengths_params": 87,
     "tools/peers/peers.py: parse": 84,
