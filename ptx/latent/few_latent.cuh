@@ -1,6 +1,6 @@
-// What latent/mla_few.cu, mla_few_e4m3.cu and mla_half_e4m3.cu share, latent attention of few rows, where keys stand
-// in the rows of the scores, S^T = K Q^T, and O's columns in those of the other product, O^T = V^T P^T: what a lane has
-// of both, which keys its rows see, what warps tell each other, how P gets to shared memory, and how O^T leaves.
+// What latent/mla_few.cu and mla_few_e4m3.cu share, latent attention of few rows, where keys stand in the rows of the
+// scores, S^T = K Q^T, and O's columns in those of the other product, O^T = V^T P^T: what a lane has of both, which
+// keys its rows see, what warps tell each other, how P gets to shared memory, and how O^T leaves.
 #pragma once
 #include "../isa/matrix.cuh"
 #include "../isa/wgmma.cuh"
@@ -17,6 +17,8 @@ inline constexpr int lane_rows = most_rows / 4;  // a lane has row 8 b + 2 t + e
 inline constexpr int strips = most_rows / PartStrip::rows;
 inline constexpr int o_tiles = o_columns / 64;   // of 64 of the warpgroup's columns, 16 for each warp
 using Accumulators = float[most_rows / 2];       // of a product: of row number 2 (x / 4) + x % 2
+// In units of descriptors, from one slab to the next of Q.
+inline constexpr uint32_t q_slab_units = descriptor_units(config.q_rows() * slab_row_bytes);
 
 FA3_DEVICE constexpr int row_of(int x) { return 2 * (x / 4) + x % 2; }
 FA3_DEVICE int lane_row(int r) { return 8 * (r / 2) + 2 * (threadIdx.x % 4) + r % 2; }
@@ -241,6 +243,18 @@ FA3_DEVICE void store_rows(const float (&o)[o_tiles][most_rows / 2], const RowSu
         store(first + 64 * (i + lane % 4 / 2) + 8 * (lane % 2), transpose_quad(pairs));  // of pair lane % 4
       }
     }
+  }
+}
+
+// A warpgroup's half of O^T's columns, of which the warp has 16 of each 64, of a tile or of a part of one.
+FA3_DEVICE void store_columns(const float (&o)[o_tiles][most_rows / 2], const RowSums& sums, const Params& p,
+                              const RowBlock& block, int parts, int warpgroup, int warp) {
+#pragma unroll
+  for (int n = 0; n < strips; n++) {
+    if (block.row < 0 || block.row + PartStrip::rows * n >= visible(p, block).rows()) break;
+    const int first_column = warpgroup * o_columns + 16 * warp;
+    if (parts > 1) store_part(o, sums, p, block, n, first_column);
+    else store_rows(o, sums, p, block, n, first_column);
   }
 }
 

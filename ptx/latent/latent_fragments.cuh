@@ -1,5 +1,5 @@
-// WGMMA's operand A from a latent cache's bytes in shared memory (latent/mla_few_e4m3.cu, mla_half_e4m3.cu): ldmatrix
-// brings them to registers, where they become fp16, for both products, S^T = K Q^T and O^T = V^T P^T.
+// WGMMA's operand A from a latent cache's bytes in shared memory (latent/mla_few_e4m3.cu): ldmatrix brings them to
+// registers, where they become fp16, for both products, S^T = K Q^T and O^T = V^T P^T.
 //
 // With lane l = 4 g + t of a warp:
 //   K      ldmatrix gives a lane four neighbouring columns, 4 t and on, of key g: the first two stand for the product's

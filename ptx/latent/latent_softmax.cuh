@@ -1,4 +1,4 @@
-// The softmax of latent attention of few rows over a cache in bytes (latent/mla_few_e4m3.cu, mla_half_e4m3.cu), where
+// The softmax of latent attention of few rows over a cache in bytes (latent/mla_few_e4m3.cu), where
 // fp16 is made of P for each scale, and how Q is made ready for it.
 #pragma once
 #include "../isa/shared.cuh"
@@ -13,7 +13,7 @@ namespace fa3 {
 inline constexpr int barrier_all_consumers = barrier_warpgroup + consumers;
 
 inline constexpr int scales = LatentShare::scales;  // of a warpgroup's columns
-inline constexpr uint32_t q_slab_units = descriptor_units(config.q_rows() * slab_row_bytes);
+FA3_DEVICE int first_scale(int warpgroup) { return splits_latent ? warpgroup * scales : 0; }
 
 // Q as the products take it, in place, by all consumers: fp16, of bf16 with a power of two for each row (narrow_q.cuh),
 // with the columns of V's part in the order of K's fragments, while those of K's own part stay; and zeros in rows from
@@ -153,8 +153,7 @@ class Softmax {
       const bool exists = own < landed.keys;
 #pragma unroll
       for (int i = 0; i < scales; i += 2) {
-        const int first = splits_latent ? number_ * scales : 0;
-        const float2 x = *reinterpret_cast<const float2*>(&landed.scales[own][first + i]);
+        const float2 x = *reinterpret_cast<const float2*>(&landed.scales[own][first_scale(number_) + i]);
         scale[upper][i] = exists ? x.x : 0.f, scale[upper][i + 1] = exists ? x.y : 0.f;
       }
     }

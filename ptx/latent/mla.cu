@@ -21,7 +21,6 @@
 //  - With Trait::multicast two thread blocks have 64 rows each of a tile of 128. Each loads half of V's columns, and
 //    one K's own, into the stages of both, which are free when the consumers of both have given them back (measured,
 //    128 heads: 3%).
-#include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
 #include "../tile/epilogue/exit.cuh"
 #include "../tile/gemm.cuh"
@@ -30,6 +29,7 @@
 #include "../tile/scores/score_transform.cuh"
 #include "../tile/scores/speculative.cuh"
 #include "halves_ring.cuh"
+#include "latent_producer.cuh"
 
 namespace fa3 {
 using namespace ptx;
@@ -298,7 +298,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 >= consumers) planned_producer(p, smem, warp - 4 * consumers);
+  if (warp / 4 >= consumers) latent_producer(p, smem, warp - 4 * consumers);
   else consumer(p, smem, warp / 4, warp % 4);
   // The other thread block may still arrive at barriers of this one.
   if constexpr (multicasts) ptx::barrier_cluster_unaligned();

@@ -10,13 +10,13 @@
 // of before as long as that is not exceeded by much, and only then the warps tell each other their maxima.
 //
 // The walk is that of fwd.cu, whose lines and steps the comments name (A2.n).
-#include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/scores/softmax.cuh"
 #include "../tile/unpack.cuh"
 #include "few_latent.cuh"
 #include "halves_ring.cuh"
+#include "latent_producer.cuh"
 
 namespace fa3 {
 using namespace ptx;
@@ -24,9 +24,8 @@ using namespace ptx;
 static_assert(has(Trait::few_rows) && has_qv && halves_columns && Bc == 64 && slab_row_bytes == 128);
 static_assert(early_q_release);
 
-// In units of descriptors: from one slab to the next of K and V, which follow each other, and of Q.
+// In units of descriptors, from one slab to the next of K and V, which follow each other.
 inline constexpr uint32_t slab_units = descriptor_units(Bc * slab_row_bytes);
-inline constexpr uint32_t q_slab_units = descriptor_units(config.q_rows() * slab_row_bytes);
 inline constexpr int half_slabs = o_columns / slab_columns;
 
 // What the first warpgroup tells the other one with block t.
@@ -251,14 +250,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       }
     }
     first = end;
-    // A2.20: the warp has 16 columns of each 64.
-#pragma unroll
-    for (int n = 0; n < strips; n++) {
-      if (block.row < 0 || block.row + PartStrip::rows * n >= visible(p, block).rows()) break;
-      const int first_column = number * o_columns + 16 * warp;
-      if (parts > 1) store_part(half.o, sums, p, block, n, first_column);
-      else store_rows(half.o, sums, p, block, n, first_column);
-    }
+    store_columns(half.o, sums, p, block, parts, number, warp);  // A2.20
   }
 }
 
@@ -268,6 +260,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 >= consumers) planned_producer(p, smem, warp - 4 * consumers);
+  if (warp / 4 >= consumers) latent_producer(p, smem, warp - 4 * consumers);
   else consumer(p, smem, warp / 4, warp % 4);
 }

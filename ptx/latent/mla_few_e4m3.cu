@@ -2,8 +2,8 @@
 // has where a GPU holds few heads. As in mla_few.cu keys stand in the rows of the scores, S^T = K Q^T, and O's columns
 // in those of the other product, O^T = V^T P^T. Both are WGMMAs of 64 x most_rows whose operand A, keys or columns,
 // comes from registers: a stage has the cache's bytes as they are in memory, and they are made fp16, which holds every
-// e4m3 number, on their way to the product. If they were written to shared memory again (planned/widen_latent.cuh),
-// that would be the limit; so it has each byte written once and read twice.
+// e4m3 number, on their way to the product. If they were written to shared memory again (latent/widen_latent.cuh), that
+// would be the limit; so it has each byte written once and read twice.
 //
 // A key's numbers have a scale for each 128 columns. Scores are products of that many columns times their scale, added
 // up, with those of K's own columns, which have 16 bits. And of P there is one for each scale, times that of its key,
@@ -14,35 +14,54 @@
 // with an m, an l and an O of its own, and neither waits for the other. At a piece's end each has half of O's columns,
 // to which it adds what the other one has of them, and stores them.
 //
+// With up to 32 rows (Trait::half_rows) a warpgroup has no registers for O of all columns. So there each has half of
+// the columns of every block (splits_latent), which it alone reads: what they add to the scores, and O of V's. For each
+// block the warpgroups tell each other their shares of the scores; then both have the same m, l and P, and each makes
+// fp16 of P for the scales of its own columns. With 16 rows that is slower, as nothing runs beside a softmax.
+//
 // The walk is that of fwd.cu, whose lines and steps the comments name (A2.n).
-#include "../planned/planned_producer.cuh"
 #include "../tile/block.cuh"
 #include "../tile/gemm.cuh"
+#include "latent_producer.cuh"
 #include "latent_softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-static_assert(keeps_latent && !splits_latent && consumers == 2 && config.stages % consumers == 0 &&
-              slab_row_bytes == 128 && early_q_release);
+// A warpgroup's blocks are so many apart. It has so many tiles of O^T (few_latent.cuh), and multiplies by so many steps
+// of 16 of K's own columns.
+inline constexpr int stride = splits_latent ? 1 : consumers;
+inline constexpr int tiles = splits_latent ? o_tiles : consumers * o_tiles;
+inline constexpr int own_steps = splits_latent ? 2 : 4;
 
-inline constexpr int all_tiles = dv / 64;  // of O^T: of 64 columns, 16 for each warp
+static_assert(keeps_latent && consumers == 2 && config.stages % stride == 0 && slab_row_bytes == 128 &&
+              early_q_release);
+
+// A warpgroup's first use of the ring from use i on, and its last one before `end`.
+FA3_DEVICE uint32_t own_from(uint32_t i, int warpgroup) { return i + ((i ^ warpgroup) & stride - 1); }
+FA3_DEVICE uint32_t own_before(uint32_t end, int warpgroup) { return end - 1 - ((end - 1 ^ warpgroup) & stride - 1); }
+
+// Its part of K's own columns, or of Q's, by a descriptor of all of them.
+FA3_DEVICE uint64_t own_columns(uint64_t operand, int warpgroup) {
+  return splits_latent ? moved(operand, warpgroup * descriptor_units(64)) : operand;
+}
 
 FA3_DEVICE void wait_for_pairs(bool all) {
   if (all) wgmma_wait_group<0>();
   else wgmma_wait_group<pairs_in_turn - 1>();
 }
 
-// By descriptors of K's own columns and of Q, which begins with them (A2.4, A2.9).
-FA3_DEVICE void multiply_keys(Scores& s, const LatentReader& reader, uint64_t k, uint32_t v, uint64_t q) {
+// By descriptors of the warpgroup's first ones of K's own columns, of Q of these, and of Q of V's columns (A2.4, A2.9).
+FA3_DEVICE void multiply_keys(Scores& s, const LatentReader& reader, uint64_t k, uint64_t own_q, uint32_t v,
+                              uint64_t q) {
   wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < 4; step++)
-    wgmma_ss(s.own, moved(k, descriptor_units(step * 32)), moved(q, descriptor_units(step * 32)), step > 0);
+  for (int step = 0; step < own_steps; step++)
+    wgmma_ss(s.own, moved(k, descriptor_units(step * 32)), moved(own_q, descriptor_units(step * 32)), step > 0);
   wgmma_commit_group();
   multiply_pairs([&](Bytes& bytes, int n) { reader.load_keys(bytes, v, n); }, LatentReader::widen_keys,
                  [&](const Fragment& a, int n, int step) {
-                   const uint32_t columns = (1 + n / 2) * q_slab_units + descriptor_units((n % 2 * 2 + step) * 32);
+                   const uint32_t columns = n / 2 * q_slab_units + descriptor_units((n % 2 * 2 + step) * 32);
                    multiply(s.latent[n / 4], a, moved(q, columns), n % 4 || step);
                  },
                  wait_for_pairs);
@@ -52,7 +71,7 @@ FA3_DEVICE void multiply_keys(Scores& s, const LatentReader& reader, uint64_t k,
 }
 
 // What a warpgroup has of O^T of a piece, each 128 columns times the factor of their scale.
-struct AllColumns : TransposedO<all_tiles> {
+struct OwnColumns : TransposedO<tiles> {
   // O^T += V^T P^T (A2.11, A2.19), by P of the first scale, which the others follow.
   FA3_DEVICE void multiply(const LatentReader& reader, uint32_t v, uint64_t p) {
     constexpr uint32_t p_units = descriptor_units(most_rows * Bc * sizeof(Element));
@@ -68,6 +87,7 @@ struct AllColumns : TransposedO<all_tiles> {
 
 // Of a piece, a warpgroup's half of O^T's columns, of all keys.
 struct Merged {
+  static constexpr int right_half = tiles - o_tiles;  // the first tile of the right one
   float o[o_tiles][most_rows / 2];
   RowSums sums;
 
@@ -78,9 +98,17 @@ struct Merged {
       for (int x = 0; x < most_rows / 2; x++) o[i][x] = 0.f;
     sums.clear();
   }
+  // Of what the warpgroup has, if that is its half of all keys.
+  FA3_DEVICE void take(const OwnColumns& columns, const LatentShare& own) {
+#pragma unroll
+    for (int i = 0; i < o_tiles; i++)
+#pragma unroll
+      for (int x = 0; x < most_rows / 2; x++) o[i][x] = columns.o[i][x];
+    sums.read(own.m, own.l);
+  }
   // Of what the warpgroup has, and what the other one has left for it, if it had any keys. Both compute alike, so that
   // the bits do not depend on which of them has had which blocks.
-  FA3_DEVICE void add_up(const AllColumns& columns, const float4* left, const LatentShare& own,
+  FA3_DEVICE void add_up(const OwnColumns& columns, const float4* left, const LatentShare& own,
                          const LatentShare& other, int number) {
     float weight[lane_rows], other_weight[lane_rows];
 #pragma unroll
@@ -96,7 +124,7 @@ struct Merged {
         const float b[4] = {theirs.x, theirs.y, theirs.z, theirs.w};
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-          const float a = number == 0 ? columns.o[i][x + k] : columns.o[o_tiles + i][x + k];
+          const float a = number == 0 ? columns.o[i][x + k] : columns.o[right_half + i][x + k];
           const int r = row_of(x + k);
           o[i][x + k] = __fadd_rn(__fmul_rn(a, weight[r]), __fmul_rn(b[k], other_weight[r]));
         }
@@ -113,12 +141,12 @@ struct Merged {
       }
   }
   // Leaves the other one its half, thread by thread.
-  FA3_DEVICE static void leave(float4* to, const AllColumns& columns, int number) {
+  FA3_DEVICE static void leave(float4* to, const OwnColumns& columns, int number) {
 #pragma unroll
     for (int i = 0; i < o_tiles; i++)
 #pragma unroll
       for (int x = 0; x < most_rows / 2; x += 4) {
-        const float *left = &columns.o[i][x], *right = &columns.o[o_tiles + i][x];
+        const float *left = &columns.o[i][x], *right = &columns.o[right_half + i][x];
         to[place(i, x)] = number == 0 ? make_float4(right[0], right[1], right[2], right[3])
                                       : make_float4(left[0], left[1], left[2], left[3]);
       }
@@ -134,13 +162,15 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   const KvRing ring{smem};
   const Descriptors descriptors(smem);
   const LatentReader reader(warp);
-  const auto v_of = [&](uint32_t i) { return shared_address(smem.stage[KvRing::index(i)].v); };
+  const auto v_of = [&](uint32_t i) {
+    return shared_address(smem.stage[KvRing::index(i)].v) + first_scale(number) * slab_bytes;
+  };
   const auto release = [&](uint32_t i) {
     __syncwarp();
     ring.release_k(i, true);
   };
 
-  AllColumns columns;
+  OwnColumns columns;
   uint32_t first = 0;  // use of the K/V ring that holds the block that comes next
   uint32_t t = 0;      // of the warpgroup's blocks that are computed
   for (uint32_t q_use = 0;; q_use++) {
@@ -151,26 +181,25 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     const int blocks = __shfl_sync(0xffffffffu, block.blocks, 0), skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
     const int parts = __shfl_sync(0xffffffffu, block.parts, 0);
     if (blocks == RowBlock::end_of_work) break;
-    const auto own_from = [&](uint32_t i) { return i + ((i ^ number) & 1); };
 #pragma unroll 1
-    for (uint32_t i = own_from(first); int(i - first) < skipped; i += consumers) {
+    for (uint32_t i = own_from(first, number); int(i - first) < skipped; i += stride) {
       ring.wait_k(i);
       release(i);
     }
     first += skipped;
     const uint32_t end = first + blocks;
-    // Whether a warpgroup has any blocks, and the use that holds its last one.
-    const auto has_any = [&](int of) { return blocks > 1 || ((first ^ of) & 1) == 0; };
-    const auto last_of = [&](int of) { return end - 1 - ((end - 1 ^ of) & 1); };
+    // Has a warpgroup any blocks?
+    const auto has_any = [&](int warpgroup) { return blocks >= stride || ((first ^ warpgroup) & stride - 1) == 0; };
     Merged merged;
     merged.clear();
     if (blocks > 0) {
       prepare_q(smem, smem.q[q_buffer], visible(p, block).rows() - block.row, 4 * number + warp);
       columns.clear();
       Softmax softmax(p, block, smem, number, warp);
-      const uint64_t q = descriptors.q(q_buffer);
+      const uint64_t own_q = own_columns(descriptors.q(q_buffer), number);
+      const uint64_t q = moved(descriptors.q(q_buffer), (1 + 2 * first_scale(number)) * q_slab_units);
       if (!has_any(number)) mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
-      for (uint32_t i = own_from(first); int(end - i) > 0; i += consumers, t++) {
+      for (uint32_t i = own_from(first, number); int(end - i) > 0; i += stride, t++) {
         ring.wait_k(i);                                  // A2.8
         const LandedLatent& landed = smem.landed[KvRing::index(i)];
         const int keys = __shfl_sync(0xffffffffu, landed.keys, 0);
@@ -179,33 +208,32 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
           bar_sync(barrier_warpgroup + number, 128);
         }
         Scores s;
-        multiply_keys(s, reader, descriptors.k(KvRing::index(i)), v_of(i), q);  // A2.12
-        if (int(end - i) <= consumers) mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
+        const uint64_t k = own_columns(descriptors.k(KvRing::index(i)), number);
+        multiply_keys(s, reader, k, own_q, v_of(i), q);  // A2.12
+        if (int(end - i) <= stride) mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
         softmax.run(t, s, landed, (block.begin + int(end - 1 - i)) * Bc, columns);
         columns.multiply(reader, v_of(i), descriptor_start(softmax.p(t)) | qk_descriptor);
-        if (int(end - i) > consumers) release(i);        // A2.15
+        if (splits_latent || int(end - i) > stride) release(i);  // A2.15
       }
-      // A warpgroup's last bytes are done with, and leave their place to what it has for the other one.
-      const auto left_by = [&](int of) {
-        return has_any(of) ? reinterpret_cast<float4*>(smem.stage[KvRing::index(last_of(of))].v) : nullptr;
-      };
       softmax.finish(columns);
-      if (has_any(number)) Merged::leave(left_by(number), columns, number);
-      bar_sync(barrier_all_consumers, 128 * consumers);
-      merged.add_up(columns, left_by(number ^ 1), smem.latent_share[number], smem.latent_share[number ^ 1], number);
-      bar_sync(barrier_all_consumers, 128 * consumers);
-      if (has_any(number)) release(last_of(number));
+      if constexpr (splits_latent) {
+        merged.take(columns, smem.latent_share[number]);
+      } else {
+        // A warpgroup's last bytes are done with, and leave their place to what it has for the other one.
+        const auto left_by = [&](int warpgroup) {
+          const auto v = [&] { return smem.stage[KvRing::index(own_before(end, warpgroup))].v; };
+          return has_any(warpgroup) ? reinterpret_cast<float4*>(v()) : nullptr;
+        };
+        if (has_any(number)) Merged::leave(left_by(number), columns, number);
+        bar_sync(barrier_all_consumers, 128 * consumers);
+        merged.add_up(columns, left_by(number ^ 1), smem.latent_share[number], smem.latent_share[number ^ 1], number);
+        bar_sync(barrier_all_consumers, 128 * consumers);
+        if (has_any(number)) release(own_before(end, number));
+      }
     }
     if (blocks == 0) mbarrier_arrive(shared_address(&smem.empty_q[q_buffer]));
     first = end;
-    // A2.20: the warp has 16 columns of each 64.
-#pragma unroll
-    for (int n = 0; n < strips; n++) {
-      if (block.row < 0 || block.row + PartStrip::rows * n >= visible(p, block).rows()) break;
-      const int first_column = number * o_columns + 16 * warp;
-      if (parts > 1) store_part(merged.o, merged.sums, p, block, n, first_column);
-      else store_rows(merged.o, merged.sums, p, block, n, first_column);
-    }
+    store_columns(merged.o, merged.sums, p, block, parts, number, warp);  // A2.20
   }
 }
 
@@ -215,6 +243,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 >= consumers) planned_producer(p, smem, warp - 4 * consumers);
+  if (warp / 4 >= consumers) latent_producer(p, smem, warp - 4 * consumers);
   else consumer(p, smem, warp / 4, warp % 4);
 }

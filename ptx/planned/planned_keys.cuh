@@ -1,7 +1,6 @@
 // What loads K and V of the pieces of a list (planned_producer.cuh), where they lie in pages, too.
 #pragma once
 #include "../isa/cluster.cuh"
-#include "../isa/prefetch.cuh"
 #include "../tile/loads/landing.cuh"
 #include "../tile/loads/source.cuh"
 #include "../tile/ring.cuh"
@@ -28,7 +27,9 @@ class PlannedKvProducer {
  public:
   FA3_DEVICE PlannedKvProducer(const P& p, Smem& smem, int warp) : p_(p), smem_(smem), warp_(warp) {}
 
-  FA3_DEVICE void run() const {
+  // latent: with halves_columns, what loads a stage (latent/latent_keys.cuh).
+  template <class Latent = std::nullptr_t>
+  FA3_DEVICE void run(const Latent& latent = {}) const {
     const bool alone = Boxes::warps == 2 && box_rows() == Bc;
     if (warp_ == 1 && alone) return;
     constexpr bool early = has(Trait::early_claim), lands = config.lands_v();
@@ -81,17 +82,8 @@ class PlannedKvProducer {
           const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
           Stage& stage = smem_.stage[s];
           if constexpr (halves_columns) {
-            const int keys = piece.sequence.seqlen_k - j * Bc;
-            if constexpr (config.is_latent()) {
-              land_latent(i, block, head, keys);
-            } else {
-#pragma unroll 1
-              for (int half = 0; half < 2; half++) load_half(i, half, block, head, keys);
-            }
-            // One of the tiles that share the keys sends for the next blocks, all of which the others then find in the
-            // L2 cache; where there is but one, memory has enough to do. Of a cluster one thread block does.
-            const bool sends_ahead = multicasts ? rank_in_cluster() == 0 : piece.q_block == 1;
-            if (left >= lookahead && sends_ahead) prefetch(next[lookahead - 1], head);
+            latent.load(i, block, head, piece.sequence.seqlen_k - j * Bc);
+            if (left >= lookahead) latent.send_ahead(piece, next[lookahead - 1], head);
           } else {
             in_flight.wait_before(smem_, i);
             wait(smem_.empty_k[s], parity);
@@ -123,7 +115,7 @@ class PlannedKvProducer {
         if (alone) arrive(pieces.empty[slot]);  // in place of the other warp
       }
     }
-    if constexpr (widens_latent) end_latent(i);
+    if constexpr (halves_columns) latent.end(i);
     if (!has_before) {  // there was no work
       if constexpr (lands) end_landings(landed);
       return;
@@ -147,7 +139,7 @@ class PlannedKvProducer {
     wait(full, KvRing::parity(i));  // it must be there before the thread block gives up its shared memory
   }
 
- private:
+ protected:
   FA3_DEVICE static bool first_lane() { return threadIdx.x % 32 == 0; }
   // The thread that says how many bytes come, and asks for pieces.
   FA3_DEVICE static bool leads() { return threadIdx.x % 128 == 0; }
@@ -161,92 +153,6 @@ class PlannedKvProducer {
     const uint32_t slot = PieceRing::index(t), full = ptx::shared_address(&smem_.pieces.full[slot]);
     return __all_sync(0xffffffffu, ptx::mbarrier_test_wait_parity(full, PieceRing::parity(t))) &&
            smem_.pieces.number[slot] != Claims::none;
-  }
-
-  // With halves_columns: of the stage of use i, a half of V's columns, with K if it is the right one.
-  FA3_DEVICE void load_half(uint32_t i, int half, const Boxes& boxes, int head, int keys) const {
-    const uint32_t s = KvRing::index(i);
-    uint64_t& full = (half == 0 ? smem_.full_v : smem_.full_k)[s];
-    wait((half == 0 ? smem_.empty_v : smem_.empty_k)[s], KvRing::parity(i) ^ 1);
-    if (leads()) expect(full, config.v_block_bytes() / 2 + (half == 0 ? 0 : config.k_block_bytes()));
-    if (half == 1 && rank_in_cluster() == 0) load_k(smem_.stage[s].k, full, boxes, head);
-    load_v(smem_.stage[s].v, full, boxes, head, keys, half);
-  }
-
-  // Of the stage of use i V in bytes, its scales, and K. For warps that widen it: V as soon as its left half is free,
-  // where it lands, and K when both are.
-  FA3_DEVICE void land_latent(uint32_t i, const Boxes& boxes, int head, int keys) const {
-    const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
-    const Stage& stage = smem_.stage[s];
-    LandedLatent& landed = smem_.landed[s];
-    uint64_t& full_v = widens_latent ? landed.full : smem_.full_k[s];
-    wait(widens_latent ? smem_.empty_v[s] : smem_.empty_k[s], parity);
-    if (leads()) {
-      landed.keys = max(keys, 0);
-      expect(full_v, Bc * dv + (widens_latent ? 0 : config.k_block_bytes()));
-    }
-    if constexpr (!widens_latent) load_k(stage.k, full_v, boxes, head);
-    each_box(boxes, [&](int first, int row, int batch) {
-#pragma unroll
-      for (int n = 0; n < landed_v_slabs; n++)
-        load_box(ptx::shared_address(stage.v) + (n * Bc + first) * slab_row_bytes, p_.v, full_v, n * slab_row_bytes,
-                 row, head, batch);
-    });
-    copy_latent_scales(landed, full_v, boxes, head);
-    if constexpr (widens_latent) {
-      wait(smem_.empty_k[s], parity);
-      if (leads()) expect(smem_.full_k[s], config.k_block_bytes());
-      load_k(stage.k, smem_.full_k[s], boxes, head);
-    }
-  }
-  FA3_DEVICE void end_latent(uint32_t i) const {
-    const uint32_t s = KvRing::index(i);
-    LandedLatent& landed = smem_.landed[s];
-    wait(smem_.empty_v[s], KvRing::parity(i) ^ 1);
-    if (leads()) {
-      landed.keys = LandedLatent::end_of_work;
-      arrive(landed.full);
-    }
-    for (int row = threadIdx.x % 32; row < latent_rows(); row += 32) arrive(landed.full);
-  }
-  // Of a block's rows, those in boxes of this warp. Each lane copies the scales of one, or of two, and what is outside
-  // of the tensor is zeros.
-  FA3_DEVICE void copy_latent_scales(LandedLatent& landed, uint64_t& full, const Boxes& boxes, int head) const {
-    static_assert(Boxes::each == 1);
-    const LatentScales& scales = latent_scales_of(p_);
-    const int rows = box_rows();
-    for (int n = threadIdx.x % 32; n < latent_rows(); n += 32) {
-      const int box = n / rows, in_box = n % rows, warps = latent_rows() == Bc ? 1 : Boxes::warps;
-      const int row = __shfl_sync(0xffffffffu, boxes.row[0], box) + in_box;
-      const int batch = __shfl_sync(0xffffffffu, boxes.batch[0], box);
-      const bool exists = uint32_t(row) < uint32_t(scales.rows) && uint32_t(batch) < uint32_t(scales.batches);
-      const int64_t at = batch * scales.stride_batch + head * scales.stride_head + row * scales.stride_row;
-      const float* from = scales.data + (exists ? at : 0);
-      const uint32_t to = ptx::shared_address(landed.scales[(warps * box + warp_) * rows + in_box]);
-      if (scales.bytes == 16) {
-        ptx::cp_async_cg_16_zfill(to, from, exists ? 16 : 0);
-      } else {
-        for (int i = 0; i < config.latent_scales(); i++) {
-          const bool has_scale = exists && 4 * i < scales.bytes;
-          ptx::cp_async_ca_4_zfill(to + 4 * i, from + (has_scale ? i : 0), has_scale ? 4 : 0);
-        }
-      }
-      ptx::cp_async_mbarrier_arrive_noinc(ptx::shared_address(&full));
-    }
-  }
-  FA3_DEVICE int latent_rows() const { return box_rows() == Bc ? Bc : Bc / Boxes::warps; }
-
-  static constexpr int landed_v_slabs = config.is_latent() ? config.latent_scales() : v_slabs;
-  // To the L2 cache.
-  FA3_DEVICE void prefetch(const Boxes& boxes, int head) const {
-    each_box(boxes, [&](int, int row, int batch) {
-#pragma unroll
-      for (int slab = 0; slab < slabs; slab++)
-        ptx::cp_async_bulk_prefetch_tensor_4d(&p_.k, slab * slab_columns, row, head, batch);
-#pragma unroll
-      for (int slab = 0; slab < landed_v_slabs; slab++)
-        ptx::cp_async_bulk_prefetch_tensor_4d(&p_.v, slab * (dv / landed_v_slabs), row, head, batch);
-    });
   }
 
   // The nth V for menders, and what comes behind the last one: then they end.

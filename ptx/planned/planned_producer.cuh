@@ -13,7 +13,6 @@
 //   warp 0         K and V
 //   warp 1         Q and the claims, in turn
 //   warps 2 and 3  mend V, or widen K and V; or four warps of a second warpgroup do
-// Where V alone is widened, in its stage, warps 0 to 3 are as above, and four of a second warpgroup widen it.
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
@@ -22,7 +21,6 @@
 #include "planned_pieces.cuh"
 #include "planned_queries.cuh"
 #include "widen.cuh"
-#include "widen_latent.cuh"
 
 namespace fa3 {
 
@@ -31,7 +29,6 @@ template <class P>
 FA3_DEVICE void planned_producer(const P& p, Smem& smem, int warp) {
   if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
   ptx::griddepcontrol_wait();  // the pass that makes the list may be under way
-  if constexpr (halves_columns) ptx::griddepcontrol_launch_dependents();  // the one that adds parts up reads the list
   if constexpr (config.lands_v()) {
     if (warp == 0) {
       PlannedKvProducer<P>(p, smem, warp).run();
@@ -47,11 +44,7 @@ FA3_DEVICE void planned_producer(const P& p, Smem& smem, int warp) {
   } else {
     if (warp < 2) PlannedKvProducer<P>(p, smem, warp).run();
     else if (warp == 3) PieceProducer<P>(p, smem).run();
-    else if (warp == 2 || !widens_latent) {
-      if (threadIdx.x % 32 == 0) planned_q_producer(p, smem);
-    } else if constexpr (widens_latent) {
-      widen_latent(smem, warp - 4);
-    }
+    else if (threadIdx.x % 32 == 0) planned_q_producer(p, smem);
   }
 }
 

@@ -44,7 +44,7 @@ enum class VLayout {
   widened,     // of 8 bits, as K is, under Q of 16: row by row; fp16 is made of both (planned/widen.cuh, few.cu)
   copied,      // the same, but a pass has made fp16 of both in memory (passes/widen.cu)
   latent,      // of 8 bits, with a scale for each 128 columns of a row, beside K of 16: row by row; 16 bits are made of
-               // them in the stage (planned/widen_latent.cuh)
+               // them in the stage (latent/widen_latent.cuh)
 };
 
 // What has a scale of K and of V: nothing, as their elements have 16 bits; each head; or each of its blocks

@@ -101,7 +101,7 @@ struct ForwardRow : TiledRow {
   // By a pass before the kernel.
   constexpr bool takes_copies() const { return v == VLayout::copied; }
   // Is V alone of e4m3, a latent cache with scales of its own? It is widened in its stage, to `dtype`, or else lies
-  // there in bytes, and is widened as it is read (latent/mla_few_e4m3.cu and mla_half_e4m3.cu).
+  // there in bytes, and is widened as it is read (latent/mla_few_e4m3.cu).
   constexpr bool is_latent() const { return v == VLayout::latent; }
   constexpr bool widens_latent() const { return is_latent() && !keeps_latent(); }
   constexpr bool keeps_latent() const { return is_latent() && has(Trait::few_rows); }

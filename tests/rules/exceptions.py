@@ -24,12 +24,12 @@ FUNCTION_LINES = {
     "ptx/forward/fwd.cu: consumer": 196,  # main loop
     "ptx/forward/producer.cuh: kv_producer": 102,  # main loop
     "ptx/latent/mla.cu: consumer": 195,  # main loop
-    "ptx/latent/mla_few.cu: consumer": 90,  # main loop
+    "ptx/latent/mla_few.cu: consumer": 84,  # main loop
     "ptx/paper/alg2nows.cu: consumer": 98,  # main loop
     "ptx/paper/alg3.cu: consumer": 110,  # main loop
     "ptx/paper/alg4.cu: consumer": 87,  # main loop
     "ptx/plan/plan_lengths.h: plan_lengths": 100,
-    "ptx/planned/planned_keys.cuh: run": 118,  # main loop
+    "ptx/planned/planned_keys.cuh: run": 111,  # main loop
     "ptx/tile/epilogue/combine.cuh: combine": 88,
 }
 

@@ -9,7 +9,7 @@
 #include "../isa/fence.cuh"
 #include "../isa/shared.cuh"
 #include "../tile/ring.cuh"
-#include "widen.cuh"
+#include "../planned/widen.cuh"
 
 namespace fa3 {
 
