@@ -10,7 +10,6 @@ LINES = {
     "ptx/forward/fwd.contract": 590,
     "ptx/plan/plan_lengths.h": 457,
     "ptx/plan/plan_unit.h": 479,
-    "ptx/table/row.h": 526,
     "src/backward/lengths.cpp": 442,
     "src/forward/plan/split.cpp": 512,
     "tools/accuracy": 414,
