@@ -30,7 +30,7 @@ struct alignas(1024) KeysSmem {
   TileBias bias[has(Trait::alibi) ? config.stages : 0];
   BiasLoads bias_loads[has(Trait::alibi)];
 };
-static_assert(sizeof(KeysSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
+static_assert(sizeof(KeysSmem) == config.smem_bytes());
 
 // By one thread, before a barrier of the whole thread block. Filled by one thread, or by the four warps that compute P;
 // released by all warps that read, or by those that are known to be the last.

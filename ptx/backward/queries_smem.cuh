@@ -21,7 +21,7 @@ struct alignas(1024) QueriesSmem {
   QueryWork work[transforms_scores];
   RowBias bias[has(Trait::alibi)];
 };
-static_assert(sizeof(QueriesSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
+static_assert(sizeof(QueriesSmem) == config.smem_bytes());
 
 // By one thread, before a barrier of the whole thread block. Filled by one thread; released by the four warps of each
 // warpgroup that has rows.

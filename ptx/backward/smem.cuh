@@ -43,7 +43,7 @@ struct alignas(1024) BackwardSmem {
   SequenceLoads loads[own_lengths];  // the same for the producer, which is ahead
   BiasLoads bias_loads[has(Trait::alibi)];
 };
-static_assert(sizeof(BackwardSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
+static_assert(sizeof(BackwardSmem) == config.smem_bytes());
 
 // What the rows of K's sequence see.
 FA3_DEVICE Visible visible(const BackwardParams& p, const BackwardSmem& smem) {

@@ -89,7 +89,7 @@ class LatentKvProducer : PlannedKvProducer<Params> {
   // of the tensor is zeros.
   FA3_DEVICE void copy_scales(LandedLatent& landed, uint64_t& full, const Boxes& boxes, int head) const {
     static_assert(Boxes::each == 1);
-    const LatentScales& scales = latent_scales_of(p_);
+    const LatentScales& scales = taken<LatentScaleBlock>(p_).latent_scales;
     const int rows = box_rows();
     for (int n = threadIdx.x % 32; n < boxed_rows(); n += 32) {
       const int box = n / rows, in_box = n % rows, warps = boxed_rows() == Bc ? 1 : Boxes::warps;

@@ -25,7 +25,7 @@ struct alignas(1024) AsWrittenSmem {
   uint64_t empty_q[config.stages], empty_dout[config.stages];
   uint64_t full_dq, empty_dq;
 };
-static_assert(sizeof(AsWrittenSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
+static_assert(sizeof(AsWrittenSmem) == config.smem_bytes());
 
 // By one thread, before a barrier of the whole thread block. Filled by one thread, or by the eight warps of the
 // consumers; released by those, or by the thread that adds dQ.

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "../plan/divisor.h"
 #include "../plan/planned.h"
@@ -91,6 +92,8 @@ struct PlannedForwardParams : ForwardParams {
   // A row's sum of exponentials has exp(sinks[head * sinks_stride]) as one more addend; null: none.
   const float* sinks;
   int64_t sinks_stride;
+
+  static constexpr size_t end = 2248;  // of the last member, where blocks may begin
 };
 static_assert(sizeof(PlannedForwardParams) <= 4096);
 
@@ -101,7 +104,8 @@ struct ScaleTensor {
   int32_t reserved;  // keeps the struct's size a multiple of 8 bytes
 };
 
-// What kernels with scales take beyond that (fa3.h says what it means).
+// What kernels with scales take (fa3.h says what it means). With own lengths batch entries of scales and of v_mean are
+// sequences (Planned::sequence_number), and lse_offset lies as LSE does.
 struct Scales {
   ScaleTensor q, k, v;
   const float* o;       // null: 1
@@ -110,25 +114,9 @@ struct Scales {
   const float* lse_offset;  // null: none
   int64_t lse_offset_stride_batch, lse_offset_stride_head, lse_offset_stride_row;
 };
-struct ScaledForwardParams : ListedForwardParams {
-  Scales scales;
-};
-static_assert(sizeof(ScaledForwardParams) <= 4096);
-// With own lengths. Batch entries of scales and of v_mean are sequences then (Planned::sequence_number), and lse_offset
-// lies as LSE does.
-struct ScaledPlannedForwardParams : PlannedForwardParams {
-  Scales scales;
-};
-static_assert(sizeof(ScaledPlannedForwardParams) <= 4096);
 
-// With a second tensor of queries (Trait::qv), whose map is as that of q. K then has the columns of q alone.
-struct LatentForwardParams : PlannedForwardParams {
-  TensorMap qv;
-};
-static_assert(sizeof(LatentForwardParams) <= 4096);
-
-// And with V of e4m3 (VLayout::latent): its scales, each row's side by side, 16-byte aligned. They lie in pages if V
-// does.
+// The scales of V of e4m3 in a latent cache (VLayout::latent), each row's side by side, 16-byte aligned. They lie in
+// pages if V does.
 struct LatentScales {
   const float* data;
   int64_t stride_batch, stride_head, stride_row;     // in numbers
@@ -136,38 +124,67 @@ struct LatentScales {
   int32_t bytes;                                     // of a row's, up to 16; what lies behind them is not read
   int32_t reserved;                                  // keeps the struct's size a multiple of 8 bytes
 };
-struct E4m3LatentForwardParams : LatentForwardParams {
+
+// The parameters of a row's kernel: ListedForwardParams, PlannedForwardParams or ForwardParams alone, and behind that
+// those of these blocks that the row takes, in this order.
+struct ScaleBlock {
+  Scales scales;
+};
+struct TransformBlock {
+  ScoreTransforms transforms;
+};
+struct QvBlock {
+  TensorMap qv;  // of the second tensor of queries, as that of q. K then has the columns of q alone
+};
+struct LatentScaleBlock {
   LatentScales latent_scales;
 };
-static_assert(sizeof(E4m3LatentForwardParams) <= 4096);
 
-// And what rows take that change scores.
-struct TransformedForwardParams : PlannedForwardParams {
-  ScoreTransforms transforms;
+struct ForwardBlocks {
+  bool list = false, planned = false;  // one of them at most
+  bool scales = false, transforms = false, qv = false, latent_scales = false;
 };
-static_assert(sizeof(TransformedForwardParams) <= 4096);
-struct TransformedLatentForwardParams : TransformedForwardParams {
-  TensorMap qv;
-};
-static_assert(sizeof(TransformedLatentForwardParams) <= 4096);
-struct ScaledTransformedForwardParams : ScaledPlannedForwardParams {
-  ScoreTransforms transforms;
-};
-static_assert(sizeof(ScaledTransformedForwardParams) <= 4096);
-
-// How much of that a row's kernel takes (Params in tile/forward.cuh).
-constexpr size_t parameter_bytes(const ForwardRow& row) {
-  if (row.transforms_scores())
-    return row.has_scales()     ? sizeof(ScaledTransformedForwardParams)
-           : row.has(Trait::qv) ? sizeof(TransformedLatentForwardParams)
-                                : sizeof(TransformedForwardParams);
-  if (row.is_latent()) return sizeof(E4m3LatentForwardParams);
-  if (row.has(Trait::qv)) return sizeof(LatentForwardParams);
-  if (row.has(Trait::own_lengths))
-    return row.has_scales() ? sizeof(ScaledPlannedForwardParams) : sizeof(PlannedForwardParams);
-  if (row.has_scales()) return sizeof(ScaledForwardParams);
-  return row.has(Trait::splits) ? sizeof(ListedForwardParams) : sizeof(ForwardParams);
+constexpr ForwardBlocks blocks_of(const ForwardRow& row) {
+  const bool planned = row.has(Trait::own_lengths), scales = row.has_scales();
+  return {!planned && (scales || row.has(Trait::splits)), planned, scales, row.transforms_scores(), row.has(Trait::qv),
+          row.is_latent()};
 }
+
+// As a type, where the row is known.
+template <class Block>
+struct Without {};
+template <ForwardBlocks taken>
+struct ForwardParamsWith
+    : std::conditional_t<taken.planned, PlannedForwardParams,
+                         std::conditional_t<taken.list, ListedForwardParams, ForwardParams>>,
+      std::conditional_t<taken.scales, ScaleBlock, Without<ScaleBlock>>,
+      std::conditional_t<taken.transforms, TransformBlock, Without<TransformBlock>>,
+      std::conditional_t<taken.qv, QvBlock, Without<QvBlock>>,
+      std::conditional_t<taken.latent_scales, LatentScaleBlock, Without<LatentScaleBlock>> {};
+
+// Where it is not: how many bytes all are, and where in them the blocks begin; 0: that one is not there.
+struct ForwardLayout {
+  size_t scales, transforms, qv, latent_scales, bytes;
+
+  constexpr explicit ForwardLayout(ForwardBlocks taken) {
+    size_t end = taken.planned ? PlannedForwardParams::end
+                 : taken.list  ? sizeof(ListedForwardParams)
+                               : sizeof(ForwardParams);
+    const auto align = [&end](size_t alignment) { return end = (end + alignment - 1) / alignment * alignment; };
+    const auto place = [&](bool is_taken, size_t size, size_t alignment) {
+      if (!is_taken) return size_t{0};
+      const size_t begin = align(alignment);
+      end += size;
+      return begin;
+    };
+    scales = place(taken.scales, sizeof(ScaleBlock), alignof(ScaleBlock));
+    transforms = place(taken.transforms, sizeof(TransformBlock), alignof(TransformBlock));
+    qv = place(taken.qv, sizeof(QvBlock), alignof(QvBlock));
+    latent_scales = place(taken.latent_scales, sizeof(LatentScaleBlock), alignof(LatentScaleBlock));
+    bytes = align(alignof(TensorMap));
+  }
+};
+constexpr size_t parameter_bytes(const ForwardRow& row) { return ForwardLayout(blocks_of(row)).bytes; }
 
 // For the pass that writes O = 0 and LSE = -inf where there are no keys.
 inline constexpr int empty_rows_block = 256;  // rows that a warp writes at a time

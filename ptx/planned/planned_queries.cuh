@@ -66,7 +66,7 @@ FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before)
     if constexpr (has(Trait::alibi)) {
       block.sequence_number[0] = piece.sequence_number;
       // The planner may have cut the sequence's rows, so how many it has does not tell.
-      const int queries_end = end ? 0 : alibi_of(p).q.end_of(piece.sequence_number);
+      const int queries_end = end ? 0 : taken<TransformBlock>(p).transforms.alibi.q.end_of(piece.sequence_number);
       block.first_position[0] = piece.sequence.q_row - queries_end + piece.sequence.seqlen_k;
     }
     uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;

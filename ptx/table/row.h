@@ -4,78 +4,16 @@
 //
 //   forward_rows, backward_rows, pass_rows   the rows of each kind, in the order of the table
 //   rows                                     all of them, forward before backward before passes: of each what any
-//                                            kernel has. A row's number is its place here, in the library's list of
-//                                            kernels, and in -DFA3_ROW; so that of a forward row is its place in
-//                                            forward_rows, too
+//                                            kernel has. A row's number is its place here and in the library's list of
+//                                            kernels; so that of a forward row is its place in forward_rows, too
 #pragma once
 #include <array>
 
-#include "cells.h"
+#include "backward_row.h"
+#include "pass_row.h"
+#include "tiled_row.h"
 
 namespace fa3 {
-
-// The boxes in which the kernels' tensor maps load and store: rows of a warpgroup's Q and of a warp's O. K and V have
-// boxes of Bc rows. A box has the columns of one slab (TiledRow::slab_columns).
-inline constexpr int q_box_rows = 64, o_box_rows = 16;
-
-// Rows of Q, K and V that share a scale, where scales are per block (FA3_SCALE_ROWS in fa3.h).
-inline constexpr int rows_of_scale = 64;
-// Columns of a row of V that share one, in a latent cache of e4m3 (FA3_LATENT_SCALE_COLUMNS in fa3.h).
-inline constexpr int latent_scale_columns = 128;
-
-// Registers of one thread of each warpgroup, added up, that a launch gives them: each an equal share of the register
-// file's 64K, in multiples of 8, which is 168 with three warpgroups, 128 with four and 96 with five. setmaxnreg moves
-// them between warpgroups, and waits until as many as it asks for have been given back; for more than these it would
-// wait for ever.
-constexpr int launched_registers(int threads) { return 64 * 1024 / threads / 8 * 8 * (threads / 128); }
-
-inline constexpr int barrier_bytes = 1024;  // at the end of shared memory, for mbarriers and RowBlocks (tile/smem.cuh)
-
-// What forward and backward rows have in common: tiles of Br query rows by Bc keys.
-struct TiledRow {
-  const char* name;
-  const char* kernel;  // its file is <kernel>.cu
-  Kind kind;
-  Dtype dtype;
-  int d, dv;  // head dimension of Q and K, and of V and O
-  Mask mask;
-  int Br, Bc;  // query rows of a tile, keys of a K/V block
-  int stages;  // of the ring
-  Trait traits;
-
-  constexpr bool has(Trait trait) const { return uint32_t(traits) & uint32_t(trait); }
-  constexpr bool chosen() const { return has(Trait::chosen); }
-  constexpr bool causal() const { return mask == Mask::causal; }
-  // Is what a row sees bounded on that side (visible.h)?
-  constexpr bool bounded_left() const { return mask == Mask::window; }
-  constexpr bool bounded_right() const { return mask != Mask::full; }
-  constexpr bool is_8bit() const { return dtype == Dtype::e4m3; }
-  constexpr int element_bytes() const { return is_8bit() ? 1 : 2; }
-
-  // Rows of Q, K, V and O lie in shared memory as slabs of so many bytes and columns; the last slab of a row may hold
-  // fewer columns. With own lengths boxes of one row begin at multiples of 128 bytes, as TMA wants them.
-  constexpr int slab_bytes() const {
-    const bool is_small = d * element_bytes() <= 64 && dv * element_bytes() <= 64;
-    return has(Trait::narrow_slabs) || (is_small && !has(Trait::own_lengths)) ? 64 : 128;
-  }
-  constexpr int slab_columns() const { return slab_bytes() / element_bytes(); }
-  constexpr int slabs() const { return (d + slab_columns() - 1) / slab_columns(); }
-  constexpr int v_slabs() const { return (dv + slab_columns() - 1) / slab_columns(); }
-  // Of a row of Q: with Trait::qv those of the second tensor follow those of the first.
-  constexpr int q_slabs() const { return slabs() + (has(Trait::qv) ? v_slabs() : 0); }
-  constexpr int row_bytes() const { return slabs() * slab_bytes(); }
-  constexpr int v_row_bytes() const { return v_slabs() * slab_bytes(); }
-  constexpr int q_buffer_bytes() const { return 64 * q_slabs() * slab_bytes(); }
-  // Keys of a stage of the ring: of wide heads, half of a block that plans count (ForwardRow::halves_columns).
-  constexpr int stage_keys() const { return dv > 256 ? Bc / 2 : Bc; }
-  constexpr int k_block_bytes() const { return stage_keys() * row_bytes(); }
-  constexpr int v_block_bytes() const { return stage_keys() * v_row_bytes(); }
-
-  // Thread blocks that a multiprocessor holds at once.
-  static constexpr int resident_blocks() { return 1; }
-  // Thread blocks of a cluster, which share a tile, its K and V; with more than one, each has 64 of its rows.
-  constexpr int cluster_blocks() const { return has(Trait::multicast) ? 2 : 1; }
-};
 
 struct ForwardRow : TiledRow {
   int q_buffers;  // of 64 rows
@@ -290,86 +228,6 @@ struct ForwardRow : TiledRow {
            (!has(Trait::own_lengths) || (!block_scales() && lands_v())) &&
            o_from_registers() && (!block_scales() || (Bc == rows_of_scale && !split_stage())) &&
            (!has(Trait::two_level) || block_scales());
-  }
-};
-
-struct BackwardRow : TiledRow {
-  Gradients gradients;
-
-  static constexpr bool has_wide_q() { return false; }
-  static constexpr bool widens() { return false; }
-  constexpr bool all_gradients() const { return gradients == Gradients::all; }
-  // Is it the library's own for all gradients, whose thread blocks take one key block after another (bwd.cu)?
-  constexpr bool takes_several_blocks() const { return all_gradients() && !has(Trait::as_written); }
-  // Rows of the tiles that packed lengths are listed in (backward_list.h): those of the kernel that computes dQ.
-  constexpr int listed_rows() const { return gradients == Gradients::keys ? 128 : Br; }
-  constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
-
-  // Consumers, with 64 keys each; with Gradients::queries 64 query rows each, with Gradients::keys one computes dV and
-  // the other dK. One warpgroup more produces, and in bwd.cu another one computes dQ.
-  constexpr int warpgroups() const {
-    return gradients == Gradients::keys ? 2 : gradients == Gradients::queries ? Br / 64 : Bc / 64;
-  }
-  constexpr int threads() const { return (warpgroups() + 1 + takes_several_blocks()) * 128; }
-  static constexpr bool moves_registers() { return true; }
-  constexpr int consumer_registers() const { return takes_several_blocks() ? 208 : 240; }
-  constexpr int producer_registers() const { return takes_several_blocks() ? 32 : 24; }
-  constexpr int dq_registers() const { return takes_several_blocks() ? 64 : 0; }
-  constexpr int moved_registers() const {
-    return producer_registers() + dq_registers() + warpgroups() * consumer_registers();
-  }
-
-  // With Trait::centered_k: a mean of the keys, and 8 columns of ones, by which dS is multiplied for its row sums.
-  constexpr int key_mean_bytes() const { return has(Trait::centered_k) && all_gradients() ? d * 4 + 8 * 32 : 0; }
-  // K and V, Q and dO of each stage, two dS or P (with softcap each P's derivatives), dQ on its way out, LSE and D of
-  // each stage. With Gradients::queries Q and dO of its rows, K of each stage, and one V.
-  constexpr int smem_bytes() const {
-    if (gradients == Gradients::queries)
-      return 2 * Br * d * element_bytes() + stages * k_block_bytes() + v_block_bytes() + barrier_bytes;
-    const int rows_and_barriers = stages * 2 * Br * 4 + 384;
-    const bool keeps_slopes = gradients == Gradients::keys && has(Trait::softcap);
-    const int squares = keeps_slopes ? 4 : 2;
-    return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + squares * Bc * Br * element_bytes() +
-           (all_gradients() ? Br * d * 4 : 0) + (rows_and_barriers + key_mean_bytes() + 1023) / 1024 * 1024;
-  }
-
-  constexpr bool valid() const {
-    return has_only(traits, Trait::of_backward) &&
-           (all_gradients() ? Br % 64 == 0 : Br == (gradients == Gradients::queries ? 128 : 64)) &&
-           Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 && d <= (all_gradients() ? 128 : 256) && dv == d &&
-           !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
-           (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
-           (!transforms_scores() || has(Trait::own_lengths)) &&
-           (!has(Trait::centered_k) ||
-            (has(Trait::own_lengths) && !transforms_scores() && gradients != Gradients::keys &&
-             !has(Trait::one_key_block))) &&
-           moved_registers() <= launched_registers(threads());
-  }
-};
-
-struct PassRow {
-  static constexpr Kind kind = Kind::pass;
-  const char* name;
-  const char* kernel;
-  Pass pass;
-  int d;  // the largest head dimension that it takes; 0: any
-  // Its threads, as many thread blocks of it as a multiprocessor is to hold at once, and its shared memory.
-  int pass_threads, pass_blocks, pass_bytes;
-  Trait traits;
-
-  constexpr bool has(Trait trait) const { return uint32_t(traits) & uint32_t(trait); }
-  static constexpr bool chosen() { return true; }
-  // Is it one of fa3_quantize's?
-  constexpr bool quantizes() const { return pass == Pass::quantize || pass == Pass::measure || pass == Pass::finish; }
-  constexpr int threads() const { return pass_threads; }
-  constexpr int smem_bytes() const { return pass_bytes; }
-  constexpr int resident_blocks() const { return pass_blocks; }
-  static constexpr int cluster_blocks() { return 1; }
-
-  constexpr bool valid() const {
-    return has_only(traits, Trait::of_pass) && pass_threads % 32 == 0 && pass_threads <= 1024 &&
-           pass_threads * pass_blocks <= 2048 && pass_blocks * (pass_bytes + 1024) <= 228 * 1024 &&
-           (!quantizes() || (pass_threads >= d && pass_threads <= 2 * d));
   }
 };
 

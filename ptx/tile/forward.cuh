@@ -22,42 +22,16 @@ inline constexpr int o_columns = config.o_columns();
 inline constexpr int cluster_blocks = config.cluster_blocks();
 inline constexpr bool multicasts = has(Trait::multicast);
 
-// What the kernel takes. If it takes no split tiles, there is no list.
-using OwnLengthsParams = std::conditional_t<
-    config.transforms_scores(),
-    std::conditional_t<config.has_scales(), ScaledTransformedForwardParams,
-                       std::conditional_t<has_qv, TransformedLatentForwardParams, TransformedForwardParams>>,
-    std::conditional_t<
-        config.has_scales(), ScaledPlannedForwardParams,
-        std::conditional_t<config.is_latent(), E4m3LatentForwardParams,
-                           std::conditional_t<has_qv, LatentForwardParams, PlannedForwardParams>>>>;
-using Params = std::conditional_t<
-    own_lengths, OwnLengthsParams,
-    std::conditional_t<config.has_scales(), ScaledForwardParams,
-                       std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>>;
+// What the kernel takes.
+using Params = ForwardParamsWith<blocks_of(config)>;
+static_assert(sizeof(Params) == parameter_bytes(config) && sizeof(Params) <= 4096);
 
-static_assert(sizeof(Params) == parameter_bytes(config));
-
-// Not all rows have scales.
-FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
-FA3_DEVICE const Scales& scales_of(const ScaledPlannedForwardParams& p) { return p.scales; }
-FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
-
-// Nor do all have a second tensor of queries.
-FA3_DEVICE const TensorMap& qv_of(const LatentForwardParams& p) { return p.qv; }
-FA3_DEVICE const TensorMap& qv_of(const TransformedLatentForwardParams& p) { return p.qv; }
-FA3_DEVICE const TensorMap& qv_of(const ForwardParams& p) { return p.q; }
-
-// Nor is V of e4m3 in all of those.
-FA3_DEVICE const LatentScales& latent_scales_of(const E4m3LatentForwardParams& p) { return p.latent_scales; }
-FA3_DEVICE LatentScales latent_scales_of(const ForwardParams&) { return {}; }
-
-// Nor have all softcap and slopes.
-FA3_DEVICE const Softcap& softcap_of(const TransformedForwardParams& p) { return p.transforms.softcap; }
-FA3_DEVICE const Softcap& softcap_of(const ScaledTransformedForwardParams& p) { return p.transforms.softcap; }
-FA3_DEVICE Softcap softcap_of(const ForwardParams&) { return {}; }
-FA3_DEVICE const Alibi& alibi_of(const TransformedForwardParams& p) { return p.transforms.alibi; }
-FA3_DEVICE Alibi alibi_of(const ForwardParams&) { return {}; }
+// A block of that; zeros if the row does not take it.
+template <class Block>
+FA3_DEVICE decltype(auto) taken(const Params& p) {
+  if constexpr (std::is_base_of_v<Block, Params>) return static_cast<const Block&>(p);
+  else return Block{};
+}
 
 // How heads are packed into rows: not at all in rows of the table that do not pack them.
 FA3_DEVICE Packing packing(const Params& p) { return config.packs_heads() ? p.visible.packing : Packing{0}; }

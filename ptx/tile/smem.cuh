@@ -195,6 +195,7 @@ struct alignas(1024) Smem {
   LandedLatent landed[config.latent_scales() ? config.stages : 0];
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
+static_assert(halves_columns || config.smem_bytes() - sizeof(Smem) <= 1024, "row.h reserves too much shared memory");
 
 // Called by all warps, before a barrier of the whole thread block. Each takes a share, because an initialisation takes
 // some 30 clocks and ptxas makes lanes do theirs one by one.

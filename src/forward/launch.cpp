@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 
 #include "device/enqueue.h"
@@ -128,13 +129,6 @@ void fill_common(const ForwardProblem& problem, const RowPlan& plan, const Card&
   params.blocks_in_flight = blocks_in_flight(card, forward_row(plan.row));
 }
 
-void fill(const ForwardProblem& problem, const RowPlan& plan, const Card& card, void* workspace,
-          ScaledForwardParams& params) {
-  fill_common(problem, plan, card, workspace, params);
-  std::copy_n(plan.list, plan.pieces.entries(), params.list);
-  params.scales = scales_of(problem);
-}
-
 // The step in which the device makes its plan, from `begin` on.
 void fill(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* begin,
           PlanLengthsPassParams& params) {
@@ -174,28 +168,36 @@ View v_tiles_at(void* data, const ForwardProblem& problem) {
           {problem.heads_kv * groups * bytes, bytes, groups * bytes, 1}};
 }
 
-// The parameter blocks of a plan's steps. Kernels without scales or a list take the beginning of `forward`.
+// The parameters of the forward kernel of any row.
+struct AnyForwardParams {
+  alignas(TensorMap) std::byte bytes[4096];
+
+  template <class Block>
+  Block& at(size_t begin) { return *reinterpret_cast<Block*>(bytes + begin); }
+};
+
+// The blocks that the row takes beside its tensors.
+fa3_status fill_blocks(const Driver& driver, const ForwardProblem& problem, const RowPlan& plan,
+                       AnyForwardParams& params) {
+  const ForwardRow& row = forward_row(plan.row);
+  const ForwardBlocks taken = blocks_of(row);
+  const ForwardLayout begin(taken);
+  if (taken.list) std::copy_n(plan.list, plan.pieces.entries(), params.at<ListedForwardParams>(0).list);
+  if (taken.scales) params.at<Scales>(begin.scales) = scales_of(problem);
+  if (taken.transforms) params.at<ScoreTransforms>(begin.transforms) = transforms_of(problem);
+  if (taken.latent_scales) params.at<LatentScales>(begin.latent_scales) = latent_scales_of(problem);
+  if (!taken.qv) return FA3_OK;
+  return encode_packed(driver, problem.v_in_k ? "q" : "qv", problem.qv, row, problem.heads_kv,
+                       params.at<TensorMap>(begin.qv));
+}
+
+// The parameters of a plan's steps.
 struct StepParams {
-  ScaledForwardParams forward;
+  AnyForwardParams forward;
   TileVParams tile_v;
   EmptyRowsParams empty_rows;
-  ScaledPlannedForwardParams planned;
-  TransformedForwardParams transformed;
-  ScaledTransformedForwardParams scaled_transformed;
-  LatentForwardParams latent;
-  E4m3LatentForwardParams e4m3_latent;
-  TransformedLatentForwardParams transformed_latent;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
   WidenParams copies;
-
-  PlannedForwardParams& for_served(const ForwardRow& row) {
-    if (row.transforms_scores() && row.has_scales()) return scaled_transformed;
-    if (row.transforms_scores() && row.has(Trait::qv)) return transformed_latent;
-    if (row.transforms_scores()) return transformed;
-    if (row.is_latent()) return e4m3_latent;
-    if (row.has(Trait::qv)) return latent;
-    return planned;
-  }
 };
 
 // The problem as the kernel of the plan takes it: with copies of K and V, made in `changed`, if it takes these.
@@ -242,29 +244,19 @@ fa3_status fill(const Device& device, const ForwardProblem& given, const Forward
         break;
       case ForwardStep::forward:
         if (problem.served) {
-          const ForwardRow& row = forward_row(launch.row);
-          PlannedForwardParams& planned = params.for_served(row);
+          auto& planned = params.forward.at<PlannedForwardParams>(0);
           if (fa3_status status = fill_served(device, problem, plan, workspace, params.lengths.plan, planned))
             return status;
-          params.planned.scales = params.scaled_transformed.scales = scales_of(problem);
-          params.transformed.transforms = params.scaled_transformed.transforms = transforms_of(problem);
-          params.transformed_latent.transforms = params.transformed.transforms;
-          if (row.has(Trait::qv)) {
-            if (fa3_status status = encode_packed(driver, problem.v_in_k ? "q" : "qv", problem.qv, row,
-                                                  problem.heads_kv, params.latent.qv))
-              return status;
-            params.transformed_latent.qv = params.e4m3_latent.qv = params.latent.qv;
-          }
-          params.e4m3_latent.latent_scales = latent_scales_of(problem);
-          of_launch[i] = &planned;
-          break;
+        } else {
+          auto& dense = params.forward.at<ForwardParams>(0);
+          if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), dense)) return status;
+          fill_common(problem, plan.forward, device.context->card, workspace, dense);
         }
-        if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), params.forward)) return status;
-        fill(problem, plan.forward, device.context->card, workspace, params.forward);
+        if (fa3_status status = fill_blocks(driver, problem, plan.forward, params.forward)) return status;
         of_launch[i] = &params.forward;
         break;
       case ForwardStep::add_parts:
-        of_launch[i] = &params.for_served(forward_row(plan.forward.row));
+        of_launch[i] = &params.forward;
         break;
       case ForwardStep::empty_rows:
         params.empty_rows = {output_of(problem), narrow(problem.seqlen_q),

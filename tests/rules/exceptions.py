@@ -10,7 +10,6 @@ LINES = {
     "ptx/forward/fwd.contract": 590,
     "ptx/plan/plan_lengths.h": 457,
     "ptx/plan/plan_unit.h": 479,
-    "ptx/table/row.h": 526,
     "tools/accuracy": 414,
     "tools/examples/context_parallel.c": 441,  # an example is read in one file
 }

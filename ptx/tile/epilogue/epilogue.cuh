@@ -160,7 +160,7 @@ FA3_DEVICE void store_scaled_o(const float (&O)[o_columns / 2], const RowState& 
                                int warp) {
   const int lane = threadIdx.x % 32, column = 4 * (lane % 4), first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
-  const Scales& scales = scales_of(p);
+  const Scales& scales = taken<ScaleBlock>(p).scales;
   const float o_factor = scales.o ? ptx::rcp_approx_ftz(*scales.o) : 1.f;
   float weight[2];
 #pragma unroll
@@ -206,7 +206,7 @@ FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Sink
               (block.q_row() + row) * out.lse_stride_row;
   float lse = sinks.finish(i, m, sum).lse;
   if constexpr (config.has_scales()) {
-    const Scales& scales = scales_of(p);
+    const Scales& scales = taken<ScaleBlock>(p).scales;
     if (scales.lse_offset) lse += lse_offset_at(scales, block, row);
   }
   *to = lse;

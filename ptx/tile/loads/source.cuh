@@ -17,12 +17,12 @@ FA3_DEVICE void load_q(Element* to, uint64_t& full, const Params& p, int row, in
     for (int slab = 0; slab < slabs; slab++)
       cp_async_bulk_tensor_5d_load(shared_address(to) + slab * config.q_rows() * slab_row_bytes, &p.q,
                                    shared_address(&full), slab * slab_columns, packed_head, query, head, batch);
+    const TensorMap& qv = taken<QvBlock>(p).qv;
     if constexpr (has_qv)
 #pragma unroll 1  // for want of registers
       for (int slab = 0; slab < v_slabs; slab++)
-        cp_async_bulk_tensor_5d_load(shared_address(to) + (slabs + slab) * config.q_rows() * slab_row_bytes,
-                                     &qv_of(p), shared_address(&full), slab * slab_columns, packed_head, query, head,
-                                     batch);
+        cp_async_bulk_tensor_5d_load(shared_address(to) + (slabs + slab) * config.q_rows() * slab_row_bytes, &qv,
+                                     shared_address(&full), slab * slab_columns, packed_head, query, head, batch);
   } else {
     load_rows(to, 64, slabs, p.q, full, q_row + row, head, batch);
   }
@@ -49,7 +49,7 @@ FA3_DEVICE float scale_at(const ScaleTensor& scale, int batch, int head, int row
 }
 // The scales of a K/V block, on their way. The barrier gets an arrival when they have come.
 FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params& p, const KeyBlock& block) {
-  const Scales& scales = scales_of(p);
+  const Scales& scales = taken<ScaleBlock>(p).scales;
   const auto at = [&](const ScaleTensor& scale) {
     return scale.data + block.batch * scale.stride_batch + block.head * scale.stride_head +
            block.key / rows_of_scale * scale.stride_block;
@@ -63,7 +63,7 @@ FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params&
 FA3_DEVICE void load_scales(RowBlock& block, const Params& p, int batch) {
   const int head_kv = config.packs_heads() ? block.head : block.head / p.heads_per_kv;
   const int row = own_lengths ? 0 : min(max(block.row, 0), visible(p, block).seqlen_q - 1);
-  const Scales& scales = scales_of(p);
+  const Scales& scales = taken<ScaleBlock>(p).scales;
   block.c = p.softmax_scale_log2 * (has_wide_q ? 1.f : scale_at(scales.q, batch, block.head, row));
   block.v_scale = 1.f;
   if constexpr (!config.block_scales()) {
@@ -73,10 +73,10 @@ FA3_DEVICE void load_scales(RowBlock& block, const Params& p, int batch) {
 }
 // The bytes of the vector that is added to O, and their load.
 FA3_DEVICE uint32_t v_mean_bytes(const Params& p) {
-  return scales_of(p).v_mean ? p.output.head_dim * sizeof(float) : 0;
+  return taken<ScaleBlock>(p).scales.v_mean ? p.output.head_dim * sizeof(float) : 0;
 }
 FA3_DEVICE void load_v_mean(float* to, uint64_t& full, const Params& p, int batch, int head) {
-  const Scales& scales = scales_of(p);
+  const Scales& scales = taken<ScaleBlock>(p).scales;
   const float* from = scales.v_mean + batch * scales.v_mean_stride_batch +
                       head / p.heads_per_kv * scales.v_mean_stride_head;
   ptx::cp_async_bulk_load(ptx::shared_address(to), from, v_mean_bytes(p), ptx::shared_address(&full));

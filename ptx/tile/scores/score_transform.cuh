@@ -74,7 +74,7 @@ class ScoreTransform {
     if constexpr (config.has_scales())
 #pragma unroll
       for (int i = 0; i < Bc / 2; i++) S[i] *= scale_;
-    if constexpr (has(Trait::softcap)) cap_scores(S, softcap_of(p_));
+    if constexpr (has(Trait::softcap)) cap_scores(S, taken<TransformBlock>(p_).transforms.softcap);
     if constexpr (has(Trait::alibi)) {
       const int key = j * Bc + 2 * (threadIdx.x & 3);  // of S[0]
       const int second = own_rows == 2 ? position_[own_rows - 1] : position_[0] + 8;
@@ -89,7 +89,7 @@ class ScoreTransform {
 
   // exponentiate of a block without a mask, in place of apply and that.
   FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], Score score) const {
-    const Softcap& by = softcap_of(p_);
+    const Softcap& by = taken<TransformBlock>(p_).transforms.softcap;
     if (way_ == Way::narrow) exponentiate_small(S, m, sum, score, by.narrow_scaled);
     else if (way_ == Way::wide) exponentiate_small(S, m, sum, score, by.wide_scaled);
     else exponentiate_any(S, m, sum, by);
@@ -98,8 +98,9 @@ class ScoreTransform {
   // exceed() before they are used. bound: twice the row's sum, or less; not set, it is 0, and the row's sum 1 at least.
   FA3_DEVICE void choose_way(const float (&m)[2], const float (&bound)[2]) {
     const float level[2] = {m[0] + __log2f(fmaxf(bound[0], 2.f)), m[1] + __log2f(fmaxf(bound[1], 2.f))};
+    const Softcap& by = taken<TransformBlock>(p_).transforms.softcap;
     const auto fails = [&](Way way) {
-      const float highest = softcap_of(p_).highest[int(way)], lowest = softcap_of(p_).lowest[int(way)] + 1.f;
+      const float highest = by.highest[int(way)], lowest = by.lowest[int(way)] + 1.f;
       const auto fails_for = [&](int i) {  // not of a row that has seen nothing
         return level[i] > highest | (level[i] < lowest & m[i] > lowest_m);
       };
@@ -110,14 +111,14 @@ class ScoreTransform {
   // May these sums have scores for which the way does not hold?
   FA3_DEVICE bool exceed(const float (&m)[2], const float (&sum)[2]) const {
     if (way_ == Way::any) return false;
-    const float highest = softcap_of(p_).highest[int(way_)];
+    const float highest = taken<TransformBlock>(p_).transforms.softcap.highest[int(way_)];
     return (sum[0] > ptx::ex2_approx_ftz(highest - m[0])) | (sum[1] > ptx::ex2_approx_ftz(highest - m[1]));
   }
 
  private:
   enum class Way { narrow, wide, any };
   FA3_DEVICE float slope_of(int sequence, int head) const {
-    const Alibi by = alibi_of(p_);
+    const Alibi by = taken<TransformBlock>(p_).transforms.alibi;
     return __ldg(by.slopes + sequence * by.stride_batch + head * by.stride_head) * by.inverse_scale;
   }
 

@@ -30,7 +30,7 @@ struct Launch {
   bool early;  // may start while the launch before it ends
   unsigned cluster;
 
-  const ScaledForwardParams& params() const { return carried.forward; }
+  const auto& params() const { return carried.forward; }
 };
 
 struct FakeCuda {

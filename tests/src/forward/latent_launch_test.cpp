@@ -39,7 +39,7 @@ TEST_CASE("a launch with V in K, and the same with a second query", "[launch][la
   p.v = p.k, p.v.dim[3] = 512;
   const Pair one = run(p);
   const ForwardRow& row = one.row();
-  const LatentForwardParams& f = one.forward.carried.latent;
+  const auto& f = one.forward.carried.planned;
   CHECK((row.has(Trait::qv) && one.call().heads == 1 && f.visible.packing.shift == 4 && f.heads_per_kv == 16));
   CHECK((f.output.head_dim == 512 && f.box_rows == row.stage_keys() && f.page_table == p.page_table.data));
   CHECK(f.softmax_scale == float(1 / std::sqrt(576.0)));
@@ -55,7 +55,7 @@ TEST_CASE("a launch with V in K, and the same with a second query", "[launch][la
   two.qv = tensor(far_away(41), FA3_DTYPE_BF16, {500, 16, 512});
   two.k.dim[3] = 56, two.k.data = behind(p.k.data, 1024);
   const Pair told = run(two);
-  const LatentForwardParams& g = told.forward.carried.latent;
+  const auto& g = told.forward.carried.planned;
   CHECK((told.forward.kernel == one.forward.kernel && g.softmax_scale == float(1 / std::sqrt(568.0))));
   check_queries(g.q, two.q.data, 56, 112);
   check_queries(g.qv, two.qv.data, 512, 1024);
@@ -64,9 +64,9 @@ TEST_CASE("a launch with V in K, and the same with a second query", "[launch][la
 
   two.softcap = 30;
   const Pair capped = run(two);
-  const LatentForwardParams& h = capped.forward.carried.latent;
+  const auto& h = capped.forward.carried.planned;
   CHECK((capped.row().has(Trait::qv) && capped.row().has(Trait::softcap)));
-  CHECK(capped.forward.carried.transformed.transforms.softcap.cap_scaled == float(30 * 1.4426950408889634));
+  CHECK(capped.forward.carried.planned.transforms.softcap.cap_scaled == float(30 * 1.4426950408889634));
   check_queries(h.q, two.q.data, 56, 112);
   check_queries(h.qv, two.qv.data, 512, 1024);
   check_keys(h.v, p.k.data, 512, 1152, row.stage_keys());
@@ -91,7 +91,7 @@ TEST_CASE("a launch over a latent cache of e4m3", "[launch][latent]") {
     change_to_latent_tokens(p, cache);
     const Pair made = run(p);
     const ForwardRow& row = made.row();
-    const E4m3LatentForwardParams& f = made.forward.carried.latent;
+    const auto& f = made.forward.carried.planned;
     CHECK((made.forward.kernel == name && f.box_rows == std::min<int>(int(page_size), row.stage_keys())));
     CHECK(f.softmax_scale == float(1 / std::sqrt(576.0)));
     check_queries(f.q, p.q.data, 64, 128, box_queries);
@@ -118,7 +118,7 @@ TEST_CASE("a launch over a packed latent cache of e4m3, and one without keys", "
   p.v.dtype = FA3_DTYPE_E4M3, p.v_scale = latent_scale(p.v, far_away(43));
   p.qv = tensor(far_away(41), FA3_DTYPE_BF16, {500, 16, 272});
   const Pair made = run(p);
-  const LatentScales& s = made.forward.carried.latent.latent_scales;
+  const LatentScales& s = made.forward.carried.planned.latent_scales;
   CHECK((made.row().is_latent() && s.data == far_away(43) && s.batches == 1 && s.rows == 1100));
   CHECK((s.stride_row == 8 && s.stride_head == 4 && s.bytes == 12));
   CHECK(map_of(made.params().v).dim == U64{272, 1100, 2, 1});
@@ -126,7 +126,7 @@ TEST_CASE("a launch over a packed latent cache of e4m3, and one without keys", "
   p.k.dim[0] = p.v.dim[0] = p.v_scale.dim[0] = 0, p.k.data = p.v.data = p.v_scale.data = nullptr;
   const Pair none = run(p);
   CHECK((none.row().is_latent() && map_of(none.params().v).data == p.q.data));
-  CHECK(none.forward.carried.latent.latent_scales.batches == 0);
+  CHECK(none.forward.carried.planned.latent_scales.batches == 0);
 }
 
 // More than 64 rows over one cache run on clusters of two; a pass behind adds their parts up.

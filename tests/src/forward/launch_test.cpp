@@ -156,7 +156,7 @@ TEST_CASE("a launch of e4m3, in full", "[launch]") {
       CHECK((v.dtype == Dtype::e4m3 && v.d >= head_dim && v.dv >= d && v.transposes_v() == !tiles));
       CHECK(is_complete(launch.carried));
 
-      const ScaledForwardParams& f = launch.params();
+      const auto& f = launch.params();
       CHECK((f.output.o == p.o.data && f.output.dtype == Dtype::e4m3 && f.output.head_dim == d));
       CHECK((f.output.o_stride_batch == 300 * 6 * d && f.output.o_stride_row == 6 * d && f.output.o_stride_head == d));
       const Scales& s = f.scales;
@@ -204,7 +204,7 @@ TEST_CASE("what e4m3 need not have is null, and o may have 16 bits", "[launch]")
     fa3_forward_params p = imaginary_e4m3();
     p.o.dtype = dtype;
     REQUIRE(forward(p) == FA3_OK);
-    const ScaledForwardParams& f = fake.launches.back().params();
+    const auto& f = fake.launches.back().params();
     CHECK(f.output.dtype == (dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : Dtype::fp16));
     CHECK((f.scales.o == nullptr && f.scales.v_mean == nullptr && f.scales.lse_offset == nullptr));
     CHECK((f.scales.q.data == p.q_scale.data && f.scales.q.stride_block == 0));

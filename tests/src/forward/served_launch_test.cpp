@@ -312,29 +312,29 @@ TEST_CASE("softcap and slopes reach the kernel", "[launch][served]") {
   fresh();
   fa3_forward_params p = packed_call();
   p.softmax_scale = 0.5f, p.softcap = 40;
-  const Softcap softcap = run(p).forward.carried.transformed.transforms.softcap;
+  const Softcap softcap = run(p).forward.carried.planned.transforms.softcap;
   CHECK((softcap.cap == 80 && softcap.limit == float(80 * wide_limit)));
   CHECK(std::abs(softcap.exponent * 40 - 1.44269504f) < 1e-6f);
   // A sum of exponentials up to 2^(highest - m) has no score beyond the polynomial's limit, and m may be 0.
   CHECK((softcap.highest[0] < 40 * 1.4427f * 0.26f && softcap.highest[0] > 40 * 1.4427f * 0.25f));
   CHECK((softcap.highest[1] > 2 * softcap.highest[0] && softcap.lowest[0] < 0 && softcap.lowest[1] < 0));
   p.softcap = 1e-30f;  // all scores are beyond
-  CHECK(run(p).forward.carried.transformed.transforms.softcap.limit < 0);
+  CHECK(run(p).forward.carried.planned.transforms.softcap.limit < 0);
   p.softcap = 3e38f;  // and all within
-  const Softcap none = run(p).forward.carried.transformed.transforms.softcap;
+  const Softcap none = run(p).forward.carried.planned.transforms.softcap;
   CHECK((none.limit > 1e38f && none.wide[0] == 0 && none.highest[0] > 1e37f && none.lowest[0] < -1e37f));
   p.softcap = 0, p.alibi_slopes = tensor(far_away(20), FA3_DTYPE_FP32, {p.q.dim[1]});
-  const Alibi alibi = run(p).forward.carried.transformed.transforms.alibi;
+  const Alibi alibi = run(p).forward.carried.planned.transforms.alibi;
   CHECK((alibi.slopes == far_away(20) && alibi.stride_batch == 0 && alibi.stride_head == 1));
   CHECK((alibi.inverse_scale == 2 && alibi.q.cu == p.cu_seqlens_q.data && alibi.q.total == p.q.dim[0]));
   p.softcap = 40;
-  const ScoreTransforms both = run(p).forward.carried.transformed.transforms;
+  const ScoreTransforms both = run(p).forward.carried.planned.transforms;
   CHECK((both.softcap.cap == 80 && both.alibi.slopes == far_away(20) && both.alibi.inverse_scale == 2));
   // With e4m3 beside the scales.
   p = packed_call({.head_dim = 112, .head_dim_v = 112}, FA3_DTYPE_E4M3);
   add_scales(p), p.softmax_scale = 0.5f, p.softcap = 40;
   const auto carried = run(p).forward.carried;
-  CHECK((carried.transformed.transforms.softcap.cap == 80 && carried.planned.scales.q.data == p.q_scale.data));
+  CHECK((carried.planned.transforms.softcap.cap == 80 && carried.planned.scales.q.data == p.q_scale.data));
 }
 
 TEST_CASE("a launch of wide queries over e4m3, where it differs", "[launch][served]") {

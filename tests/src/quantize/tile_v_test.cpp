@@ -151,7 +151,7 @@ TEST_CASE("V as tiles stands behind the results of split tiles", "[tile_v]") {
       if (!is_tiled(p)) continue;
       fake.launches.clear();
       REQUIRE(fa3_forward(&p, workspace_memory, plenty, reinterpret_cast<fa3_stream>(stream)) == FA3_OK);
-      const ScaledForwardParams& f = fake.launches.back().params();
+      const auto& f = fake.launches.back().params();
       const ForwardRow& row = forward_row_of(fake.launches.back());
       int32_t slots = 0;
       for (int32_t n = 0; n < f.pieces.listed; ++n)

@@ -17,10 +17,9 @@ namespace fa3::test {
 
 struct Launched {
   const Row* row = nullptr;
-  ScaledForwardParams forward{};    // of rows without scales or a list its beginning
-  ScaledPlannedForwardParams planned{};  // of those whose sequences have lengths of their own; scales as far as it has
-  TransformedForwardParams transformed{};  // and of those that transform scores, zeros of others
-  E4m3LatentForwardParams latent{};        // and of those with a second query; V's scales as far as it has
+  ForwardParamsWith<{.list = true, .scales = true}> forward{};  // of any row; zeros of what it does not take
+  ForwardParamsWith<{.planned = true, .scales = true, .transforms = true, .qv = true, .latent_scales = true}>
+      planned{};                    // of those whose sequences have lengths of their own
   PlanLengthsPassParams lengths{};  // of the pass that plans for these
   EmptyRowsParams empty_rows{};     // of the one that writes rows without keys
   TileVParams tile_v{};             // of the one that makes V into tiles
@@ -46,31 +45,19 @@ struct Launched {
   }
 
   void take(const ForwardRow& kernel, const void* params) {
-    if (kernel.transforms_scores() && kernel.has_scales()) {
-      ScaledTransformedForwardParams all;
-      std::memcpy(static_cast<void*>(&all), params, parameter_bytes(kernel));
-      static_cast<PlannedForwardParams&>(transformed) = all, transformed.transforms = all.transforms;
-      planned = all, static_cast<ForwardParams&>(forward) = planned;
-    } else if (kernel.transforms_scores() && kernel.has(Trait::qv)) {
-      TransformedLatentForwardParams all{};
-      std::memcpy(static_cast<void*>(&all), params, parameter_bytes(kernel));
-      transformed = all, latent.qv = all.qv;
-      static_cast<PlannedForwardParams&>(latent) = static_cast<PlannedForwardParams&>(planned) = transformed;
-      static_cast<ForwardParams&>(forward) = planned;
-    } else if (kernel.transforms_scores()) {
-      std::memcpy(static_cast<void*>(&transformed), params, parameter_bytes(kernel));
-      static_cast<PlannedForwardParams&>(planned) = transformed;
-      static_cast<ForwardParams&>(forward) = planned;
-    } else if (kernel.has(Trait::qv)) {
-      std::memcpy(static_cast<void*>(&latent), params, parameter_bytes(kernel));
-      static_cast<PlannedForwardParams&>(planned) = latent;
-      static_cast<ForwardParams&>(forward) = planned;
-    } else if (kernel.has(Trait::own_lengths)) {
-      std::memcpy(static_cast<void*>(&planned), params, parameter_bytes(kernel));
-      static_cast<ForwardParams&>(forward) = planned;
-    } else {
-      std::memcpy(static_cast<void*>(&forward), params, parameter_bytes(kernel));
-    }
+    const ForwardBlocks taken = blocks_of(kernel);
+    const ForwardLayout begin(taken);
+    const auto copy = [params]<class Block>(Block& to, bool is_taken, size_t from) {
+      if (is_taken) to = *reinterpret_cast<const Block*>(static_cast<const char*>(params) + from);
+    };
+    copy(static_cast<ForwardParams&>(forward), true, 0);
+    copy(static_cast<ListedForwardParams&>(forward), taken.list, 0);
+    copy(static_cast<PlannedForwardParams&>(planned), taken.planned, 0);
+    copy(forward.scales, taken.scales, begin.scales);
+    copy(planned.scales, taken.scales, begin.scales);
+    copy(planned.transforms, taken.transforms, begin.transforms);
+    copy(planned.qv, taken.qv, begin.qv);
+    copy(planned.latent_scales, taken.latent_scales, begin.latent_scales);
   }
 
   void take(const BackwardRow& kernel, const void* params) {
@@ -92,8 +79,7 @@ struct Launched {
       case Pass::tile_v: std::memcpy(&tile_v, params, sizeof tile_v); break;
       case Pass::plan_lengths: std::memcpy(&lengths, params, sizeof lengths); break;
       case Pass::add_parts:
-        std::memcpy(static_cast<void*>(&static_cast<PlannedForwardParams&>(planned)), params,
-                    sizeof(PlannedForwardParams));
+        static_cast<PlannedForwardParams&>(planned) = *static_cast<const PlannedForwardParams*>(params);
         break;
       case Pass::bwd_prepare:
       case Pass::bwd_finish:

@@ -51,7 +51,7 @@ void add_scales(const Scales& scales, fa3_forward_params& call) {
 
 // Does the parameter block, which the kernels read beside the maps, say the same as they do?
 bool consistent(const Launched& launch, const fa3_forward_params& call) {
-  const ScaledForwardParams& p = launch.forward;
+  const auto& p = launch.forward;
   const ForwardRow& row = *launch.row->forward();
   const Output& out = p.output;
   const fa3_tensor &q = call.q, &k = call.k, &v = call.v, &o = call.o;
@@ -231,11 +231,11 @@ void do_damage(const Launched& launch, Fault chosen) {
 
 // The maps of a served launch must say the same as its parameter block, and so must those with boxes of fewer rows.
 CUresult run_served(const Launched& launch) {
-  const ScaledPlannedForwardParams& p = launch.planned;
+  const auto& p = launch.planned;
   const ForwardRow& row = *launch.row->forward();
   const auto packed = [&](const TensorMap& map) { return packed_tensor(map, p.visible.packing, row.q_rows()); };
   const ServedTensors t{row.packs_heads() ? packed(p.q) : tensor(p.q), tensor(p.k), tensor(p.v),
-                        row.has(Trait::qv) ? packed(launch.latent.qv) : fa3_tensor{}};
+                        row.has(Trait::qv) ? packed(launch.planned.qv) : fa3_tensor{}};
   const auto is_with_rows = [&](const TensorMap& encoded, Map as, int rows) {
     as.box[1] = uint32_t(rows);
     const Map map = map_of(encoded);
@@ -246,7 +246,7 @@ CUresult run_served(const Launched& launch) {
   same = same && is_with_rows(p.v, map_of(p.v), p.box_rows) && (p.page_table || p.box_rows == row.stage_keys());
   same = same && (!p.page_table || (p.page_size == t.k.dim[1] && p.page_size % p.box_rows == 0));
   if (row.is_latent()) {
-    const LatentScales& scales = launch.latent.latent_scales;
+    const LatentScales& scales = launch.planned.latent_scales;
     same = same && t.v.dtype == FA3_DTYPE_E4M3 && map_of(p.v).box[0] == 128;
     same = same && scales.batches == t.v.dim[0] && scales.rows == t.v.dim[1];
   } else {
@@ -262,7 +262,7 @@ CUresult run_served(const Launched& launch) {
   }
   // The second query has q's rows, and V's columns.
   for (int i = 0; i < 3 && row.has(Trait::qv); ++i) same = same && t.qv.dim[i] == t.q.dim[i];
-  if (row.has(Trait::qv)) same = same && t.qv.dim[3] == out.head_dim && map_of(launch.latent.qv).box[0] == 64;
+  if (row.has(Trait::qv)) same = same && t.qv.dim[3] == out.head_dim && map_of(launch.planned.qv).box[0] == 64;
   if (!same || t.q.dim[3] > row.d || out.head_dim > row.dv) return CUDA_ERROR_LAUNCH_FAILED;
   const Fault chosen = next_fault();
   if (chosen == Fault::nothing_done) return CUDA_SUCCESS;
@@ -314,7 +314,7 @@ CUresult run(const Launched& launch) {
   }
   const ForwardRow& row = *launch.row->forward();
   if (row.has(Trait::own_lengths)) return run_served(launch);
-  const ScaledForwardParams& p = launch.forward;
+  const auto& p = launch.forward;
   const Output& out = p.output;
   fa3_forward_params call{};
   call.struct_size = sizeof call;

@@ -51,7 +51,7 @@ double scale_at(const ScaleTensor& scale, int64_t sequence, int64_t head) {
 // A row of V, a latent cache of e4m3 or not.
 Row value_at(const Launched& launch, const fa3_tensor& v, const Place& at, int64_t head) {
   Row row = row_at(v, at.batch, at.row, head);
-  const LatentScales& scales = launch.latent.latent_scales;
+  const LatentScales& scales = launch.planned.latent_scales;
   if (!launch.row->forward()->is_latent() || at.batch < 0 || at.batch >= scales.batches || at.row < 0 ||
       at.row >= scales.rows)
     return row;
@@ -62,8 +62,8 @@ Row value_at(const Launched& launch, const fa3_tensor& v, const Place& at, int64
 }
 
 double transformed(const Launched& launch, double score, int64_t sequence, int64_t head, double distance) {
-  const Alibi& by = launch.transformed.transforms.alibi;
-  const double cap = double(launch.transformed.transforms.softcap.cap) * double(launch.planned.softmax_scale);
+  const Alibi& by = launch.planned.transforms.alibi;
+  const double cap = double(launch.planned.transforms.softcap.cap) * double(launch.planned.softmax_scale);
   if (launch.row->forward()->has(Trait::softcap)) score = cap * std::tanh(score / cap);
   if (!by.slopes) return score;
   return score - double(by.slopes[sequence * by.stride_batch + head * by.stride_head]) * distance;
@@ -72,7 +72,7 @@ double transformed(const Launched& launch, double score, int64_t sequence, int64
 // A query's row of a tile: O and LSE in float64, and then rounded.
 void compute(const Launched& launch, const ServedTensors& t, const Planned& piece, const Keys& keys, int64_t query,
              int64_t head) {
-  const ScaledPlannedForwardParams& p = launch.planned;
+  const auto& p = launch.planned;
   const Output& out = p.output;
   const Scales& scales = p.scales;
   const Sequence& s = piece.sequence;
@@ -101,7 +101,7 @@ void compute(const Launched& launch, const ServedTensors& t, const Planned& piec
   for (int32_t key = keys.begin; key < keys.end; ++key) {
     const Place at = place_of(p, s, key);
     // The piece's sequence may be a part of the call's.
-    const int64_t behind = s.q_row + query - launch.transformed.transforms.alibi.q.end_of(piece.sequence_number);
+    const int64_t behind = s.q_row + query - launch.planned.transforms.alibi.q.end_of(piece.sequence_number);
     const double distance = std::abs(double(behind + s.seqlen_k - key));
     scores.push_back(transformed(launch, score(at), number, head, distance));
     most = std::isnan(scores.back()) ? scores.back() : std::max(most, scores.back());
@@ -161,7 +161,7 @@ std::vector<SplitTile> left_to_pass;
 }  // namespace
 
 CUresult simulate_served(const Launched& launch, const ServedTensors& t) {
-  const ScaledPlannedForwardParams& p = launch.planned;
+  const auto& p = launch.planned;
   const ForwardRow& row = *launch.row->forward();
   const Packing packing = row.packs_heads() ? p.visible.packing : Packing{0};
   const int32_t heads_of_tile = row.packs_heads() ? int32_t{p.heads_per_kv} : 1;
