@@ -17,21 +17,21 @@ struct Vectors {
   typedef int64_t Integers __attribute__((vector_size(width * sizeof(int64_t)), may_alias));
 };
 
-// Function::run<width>, compiled for a machine that has such vectors together with everything that it calls (all of it
-// has to be always_inline).
+// Function::run<width>, compiled for a machine that has such vectors together with all that computes with them, which
+// has to be always_inline.
 template <class Function, class... Arguments>
-[[gnu::flatten]] void run_with_2(Arguments... arguments) {
+void run_with_2(Arguments... arguments) {
   Function::template run<2>(arguments...);
 }
 // Of clang only late versions can ask for these machines by name.
 #if defined(__x86_64__) && !defined(__clang__)
 #define FA3_WIDE_VECTORS
 template <class Function, class... Arguments>
-[[gnu::flatten, gnu::target("arch=x86-64-v3")]] void run_with_4(Arguments... arguments) {
+[[gnu::target("arch=x86-64-v3")]] void run_with_4(Arguments... arguments) {
   Function::template run<4>(arguments...);
 }
 template <class Function, class... Arguments>
-[[gnu::flatten, gnu::target("arch=x86-64-v4")]] void run_with_8(Arguments... arguments) {
+[[gnu::target("arch=x86-64-v4")]] void run_with_8(Arguments... arguments) {
   Function::template run<8>(arguments...);
 }
 #endif

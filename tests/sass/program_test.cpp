@@ -411,7 +411,7 @@ TEST_CASE("nothing is left in the folder for temporary files, however the progra
   CHECK(left() == 0);
   // While it waits for standard input, and at random moments of its work.
   for (const char* signal : {"TERM", "INT", "HUP"}) {
-    const std::string command = "set -m; (trap - INT; exec \"$0\" list - < <(sleep 600)) & "
+    const std::string command = "set -m; (trap - INT; exec \"$0\" list - < <(sleep 100)) & "
                                 "for n in {1..999}; do [ \"$(ls $TMPDIR)\" ] && break; sleep 0.1; done; "
                                 "ls $TMPDIR | wc -l; kill -" + std::string(signal) + " -- -$!; wait $!";
     CHECK(shell(command).out == "1\n");

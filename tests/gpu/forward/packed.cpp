@@ -112,8 +112,8 @@ void chosen(const ForwardRow& row) {
 
 }  // namespace
 
-const RowCases<ratios, packs_heads> ratios_cases(": heads for each K and V", "[packed]");
-const RowCases<parts, packs_heads> parts_cases(": parts of few queries", "[packed][split]");
-const RowCases<chosen, packs_few_rows> chosen_cases(": chosen for few queries", "[packed]");
+const RowCases ratios_cases(": heads for each K and V", "[packed]", ratios, packs_heads);
+const RowCases parts_cases(": parts of few queries", "[packed][split]", parts, packs_heads);
+const RowCases chosen_cases(": chosen for few queries", "[packed]", chosen, packs_few_rows);
 
 }  // namespace fa3::test

@@ -31,6 +31,28 @@ bool run(const Problem& problem, const ForwardRow& row, int repeats) {
   return tools::workspace_size(made.host_params()) > FA3_FORWARD_WORKSPACE_BYTES;
 }
 
+namespace {
+
+class RowCase : public Catch::ITestInvoker {
+ public:
+  RowCase(void (*body)(const ForwardRow&), const ForwardRow& row) : body_(body), row_(row) {}
+  void invoke() const override { body_(row_); }
+
+ private:
+  void (*body_)(const ForwardRow&);
+  const ForwardRow& row_;
+};
+
+}  // namespace
+
+RowCases::RowCases(const char* what, const char* tags, void (*body)(const ForwardRow&),
+                   bool (*applies)(const ForwardRow&)) {
+  for (const ForwardRow& row : forward_rows)
+    if (applies(row) && !row.has(Trait::own_lengths))
+      Catch::AutoReg(Catch::Detail::make_unique<RowCase>(body, row), CATCH_INTERNAL_LINEINFO, {},
+                     {row.name + std::string(what), tags});
+}
+
 uint64_t seed_for(const ForwardRow& row, int number) {
   return tools::mix(tools::seed_of_run(), uint64_t(&row - forward_rows.data()) * 1000003 + uint64_t(number));
 }
@@ -236,12 +258,12 @@ void small_selection(const ForwardRow& row) {
 
 }  // namespace
 
-const RowCases<random_shapes> random_shapes_cases(": random shapes", "[row]");
-const RowCases<borders> borders_cases(": borders", "[row]");
-const RowCases<views> views_cases(": views", "[row]");
-const RowCases<patterns> patterns_cases(": patterns", "[row]");
-const RowCases<static_cast<void (*)(const ForwardRow&)>(not_finite)> not_finite_cases(": not finite", "[row]");
-const RowCases<head_dims> head_dims_cases(": head dimensions", "[row]");
-const RowCases<small_selection> small_selection_cases(": small selection", "[row][sanitizer]");
+const RowCases random_shapes_cases(": random shapes", "[row]", random_shapes);
+const RowCases borders_cases(": borders", "[row]", borders);
+const RowCases views_cases(": views", "[row]", views);
+const RowCases patterns_cases(": patterns", "[row]", patterns);
+const RowCases not_finite_cases(": not finite", "[row]", not_finite);
+const RowCases head_dims_cases(": head dimensions", "[row]", head_dims);
+const RowCases small_selection_cases(": small selection", "[row][sanitizer]", small_selection);
 
 }  // namespace fa3::test

@@ -156,7 +156,7 @@ void split_cases(const ForwardRow& row) {
   SECTION("patterns") { patterns(row); }
   SECTION("streams and graphs") { streams_and_graphs(row); }
 }
-const RowCases<split_cases> registered(": split along the keys", "[row][split]");
+const RowCases registered(": split along the keys", "[row][split]", split_cases);
 
 }  // namespace
 

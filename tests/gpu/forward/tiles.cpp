@@ -93,8 +93,8 @@ void graphs(const ForwardRow& row) {
 
 }  // namespace
 
-const RowCases<small_selection, is_tiled> small_selection_cases(": V made into tiles", "[row][tiles][sanitizer]");
-const RowCases<shapes, is_tiled_plainly> shapes_cases(": shapes of V made into tiles", "[row][tiles]");
-const RowCases<graphs, is_tiled_plainly> graphs_cases(": graphs with V made into tiles", "[tiles][graphs]");
+const RowCases small_selection_cases(": V made into tiles", "[row][tiles][sanitizer]", small_selection, is_tiled);
+const RowCases shapes_cases(": shapes of V made into tiles", "[row][tiles]", shapes, is_tiled_plainly);
+const RowCases graphs_cases(": graphs with V made into tiles", "[tiles][graphs]", graphs, is_tiled_plainly);
 
 }  // namespace fa3::test

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """What `fa3-sass list` says of the main loops, found a second time by another method.
 
-usage: replay.py FA3_SASS NVDISASM CUOBJDUMP FILE
+usage: replay.py FA3_SASS FILE
 
-FILE holds fat binaries. Each image in them goes through nvdisasm; of every kernel the instructions are replayed:
+FILE holds fat binaries. The texts of kept/nvdisasm, which fa3-sass reads, are read here, too; of every kernel in them
+the instructions are replayed:
 twice round each innermost loop with WGMMAs, in program order, with a queue of commit groups as the hardware has it. The
 second round counts. Shapes, groups, waits and what covers the exponentials must be those of `fa3-sass list --json`.
 """
 import collections
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -25,12 +25,12 @@ WGMMA = re.compile(r"[HQIB]GMMA\.(64x\d+x\d+)\.(\S+)")
 Step = collections.namedtuple("Step", "guard opcode operands")
 
 
-def images(cuobjdump, path):
-    """What is in the fat binaries of the file."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([cuobjdump, "-xelf", "all", os.path.abspath(path)], cwd=folder, check=True,
-                       stdout=subprocess.DEVNULL)
-        return [file.read_bytes() for file in pathlib.Path(folder).iterdir()]
+def read(fa3_sass, path):
+    """What `fa3-sass list` says of the file, and the texts from which it is."""
+    with tempfile.NamedTemporaryFile("r") as names:
+        report = subprocess.run([fa3_sass, "list", path, "--json"], check=True, stdout=subprocess.PIPE,
+                                env={**os.environ, "FA3_LISTINGS_READ": names.name}).stdout
+        return json.loads(report), [pathlib.Path(name).read_text() for name in set(names.read().split())]
 
 
 def functions(text):
@@ -179,11 +179,7 @@ def replay(way):
             "exps_covered": round(float(covered), 3)}
 
 
-def replayed(nvdisasm, image):
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(image)
-        file.flush()
-        text = subprocess.run([nvdisasm, "-c", file.name], check=True, stdout=subprocess.PIPE, text=True).stdout
+def replayed(text):
     found = {}
     for name, steps, labels in functions(text):
         follows = edges(steps, labels)
@@ -215,13 +211,11 @@ def lines(loops):
     return sorted(json.dumps(loop, sort_keys=True) for loop in loops)
 
 
-def main(fa3_sass, nvdisasm, cuobjdump, path):
-    command = [fa3_sass, "list", path, "--json"]
-    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+def main(fa3_sass, path):
+    report, texts = read(fa3_sass, path)
     mine = {}
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for found in pool.map(lambda image: replayed(nvdisasm, image), images(cuobjdump, path)):
-            mine.update(found)
+    for text in texts:
+        mine.update(replayed(text))
     theirs = {entry["name"]: listed(entry) for entry in report["kernels"]}
     names = set(mine) | set(theirs)
     wrong = 0
@@ -244,6 +238,6 @@ def main(fa3_sass, nvdisasm, cuobjdump, path):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
+    if len(sys.argv) != 3:
         sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

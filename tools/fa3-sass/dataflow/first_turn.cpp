@@ -31,7 +31,7 @@ Comparison comparison_in(const Listing& listing, const Cfg& cfg, const Loop& loo
     return {};
   for (int i = b.end - 2; i >= b.begin; --i) {
     const Instruction& instruction = listing.code[static_cast<size_t>(i)];
-    const std::vector<Operand> x = operands_of(instruction);
+    const std::vector<Operand>& x = operands_of(instruction);
     const bool writes = !x.empty() && (same(x[0], guard) || (x.size() > 1 && same(x[1], guard)));
     if (!writes) continue;
     const std::string_view how = first_modifier(instruction);
@@ -59,7 +59,7 @@ bool counts(const Listing& listing, const Cfg& cfg, const Loop& loop, const Oper
     const Block& b = cfg.blocks[static_cast<size_t>(block)];
     for (int i = b.begin; i < b.end; ++i) {
       const Instruction& instruction = listing.code[static_cast<size_t>(i)];
-      const std::vector<Operand> x = operands_of(instruction);
+      const std::vector<Operand>& x = operands_of(instruction);
       if (counter.kind == Operand::Kind::lane_register) {
         if (!destination(instruction).overlaps({counter.index, 1})) continue;
       } else if (x.empty() || x[0].kind != counter.kind ||

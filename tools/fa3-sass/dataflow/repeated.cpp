@@ -20,7 +20,7 @@ bool reads_varying(const Instruction& i, const Varying& varying) {
   for (const Registers& read : sources(i))
     for (int r = read.first; r < read.first + read.count && r < 256; ++r)
       if (varying[static_cast<size_t>(r)]) return true;
-  const std::vector<Operand> operands = operands_of(i);
+  const std::vector<Operand>& operands = operands_of(i);
   const auto varies = [&](const Operand& operand) {
     return operand.kind == Operand::Kind::predicate && varying[256 + static_cast<size_t>(operand.index)];
   };
@@ -39,7 +39,7 @@ void step(Varying& varying, const Instruction& i) {
   const auto set = [&](size_t place) { varying[place] = result || (guarded && varying[place]); };
   const Registers written = destination(i);
   for (int r = written.first; r < written.first + written.count && r < 256; ++r) set(static_cast<size_t>(r));
-  const std::vector<Operand> x = operands_of(i);
+  const std::vector<Operand>& x = operands_of(i);
   for (size_t k = 0; k < 2 && k < x.size() && !i.is("BRA") && !i.is("EXIT"); ++k)
     if (x[k].kind == Operand::Kind::predicate && x[k].index != true_predicate)
       set(256 + static_cast<size_t>(x[k].index));

@@ -90,7 +90,7 @@ class Finder {
       bool lost = false;
       for (int i = from; i < block(at).end && !lost; ++i) {
         const auto same = [&](const Operand& x) { return x.kind == result.kind && x.index == result.index; };
-        const std::vector<Operand> x = operands_of(code(i));
+        const std::vector<Operand>& x = operands_of(code(i));
         const bool ends = i == block(at).end - 1, branch = ends && (code(i).is("BRA") || code(i).is("EXIT"));
         // At most two predicates are written, and the last operand never is: "VOTE.ALL P0, P0".
         const std::ptrdiff_t written = std::clamp<std::ptrdiff_t>(std::ssize(x) - 1, 0, 2);

@@ -90,26 +90,22 @@ bool writes(const Instruction& i, const Operand& wanted) {
     const Registers written = destination(i);
     return written.count > 0 && written.first <= wanted.index && wanted.index < written.first + written.count;
   }
-  std::vector<Operand> x = operands_of(i);
-  if (x.size() > 1 && x[0].is_predicate() && x[1].is_predicate()) return false;
-  if (!x.empty() && x[0].is_predicate()) x.erase(x.begin());
-  if (x.empty() || x[0].kind != Operand::Kind::uniform_register) return false;
+  const Operand* to = register_written(i);
+  if (!to || to->kind != Operand::Kind::uniform_register) return false;
   const int count = i.has("64") || i.has("WIDE") ? 2 : 1;
-  return x[0].index <= wanted.index && wanted.index < x[0].index + count;
+  return to->index <= wanted.index && wanted.index < to->index + count;
 }
 
 bool may_write(const Instruction& i, const Operand& wanted) {
   if (wanted.is_register()) return writes(i, wanted);
   if (i.is("BRA") || i.is("EXIT") || i.operands.empty()) return false;
   if (i.is("R2P")) return wanted.kind == Operand::Kind::predicate;
-  const auto names = [&](size_t k) {
-    const Operand operand = k < i.operands.size() ? operand_of(i.operands[k]) : Operand{};
-    return operand.kind == wanted.kind && operand.index == wanted.index;
-  };
+  const std::vector<Operand>& x = operands_of(i);
+  const auto names = [&](size_t k) { return k < x.size() && x[k].kind == wanted.kind && x[k].index == wanted.index; };
   if (names(0)) return true;
-  const bool first = operand_of(i.operands[0]).is_predicate();
+  const bool first = x[0].is_predicate();
   if ((i.is("VOTE") || i.is("VOTEU")) && first) return false;
-  return names(1) || (!first && i.operands.size() > 1 && operand_of(i.operands[1]).is_predicate() && names(2));
+  return names(1) || (!first && x.size() > 1 && x[1].is_predicate() && names(2));
 }
 
 const Loop* outermost_loop(const Listing& listing, const Cfg& cfg, int instruction) {

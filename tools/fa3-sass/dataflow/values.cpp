@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <numeric>
 
 #include "../listing/operands.h"
 #include "../system/text.h"
@@ -71,6 +73,13 @@ Word permuted(Word a, Word selector, Word c) {
   Word result = 0;
   for (unsigned k = 0; k < 4; ++k) result |= static_cast<Word>(bytes >> 8 * (selector >> 4 * k & 7) & 255) << 8 * k;
   return result;
+}
+
+// Of lanes, and behind them uniform ones.
+constexpr size_t registers = 256 + 64;
+size_t place(const Operand& operand, int part) {
+  const bool uniform = operand.kind == Operand::Kind::uniform_register;
+  return static_cast<size_t>(std::min(operand.index + part, uniform ? 63 : 255) + (uniform ? 256 : 0));
 }
 
 class State {
@@ -159,12 +168,8 @@ class State {
   static Word signed_(const Operand& operand, Word value) {
     return operand.inverted ? ~value : operand.negative ? 0 - value : value;
   }
-  static size_t place(const Operand& operand, int part) {
-    const bool uniform = operand.kind == Operand::Kind::uniform_register;
-    return static_cast<size_t>(std::min(operand.index + part, uniform ? 63 : 255) + (uniform ? 256 : 0));
-  }
 
-  std::array<Values, 256 + 64> registers_{};
+  std::array<Values, registers> registers_{};
   std::vector<Choice> choices_;
 };
 
@@ -211,17 +216,41 @@ Word shifted(const Word* w, bool left, bool high, bool keeps_sign) {
   return high ? w[2] >> shift : static_cast<Word>(both >> shift);
 }
 
+// Registers on which operands depend.
+class Needed {
+ public:
+  // By any instruction of the listing that writes one of them, those that it reads are needed, too.
+  Needed(const Listing& listing, const std::vector<std::vector<Operand>>& wanted) {
+    for (const std::vector<Operand>& operands : wanted) add(operands);
+    for (size_t before = 0; before != registers_.count();) {
+      before = registers_.count();
+      for (auto i = listing.code.rbegin(); i != listing.code.rend(); ++i)
+        if (written_by(*i)) add(operands_of(*i));
+    }
+  }
+  bool written_by(const Instruction& i) const {
+    const Operand* to = register_written(i);
+    const int parts = std::max(2, destination(i).count);
+    for (int part = 0; to && part < parts; ++part)
+      if (registers_.test(place(*to, part))) return true;
+    return false;
+  }
+
+ private:
+  void add(const std::vector<Operand>& operands) {
+    for (const Operand& operand : operands)
+      for (int part = 0; operand.is_register() && part < 2; ++part) registers_.set(place(operand, part));
+  }
+
+  std::bitset<registers> registers_;
+};
+
 void write_registers(State& state, const Instruction& i) {
-  std::vector<Operand> x = operands_of(i);
-  const Operand guard = guard_of(i);
-  if (x.size() > 1 && x[0].is_predicate() && x[1].is_predicate()) return;  // a comparison, or a vote
-  if (!x.empty() && x.front().is_predicate()) x.erase(x.begin());
-  if (x.empty() || !x.front().is_register()) return;
-  const Operand to = x.front();
-  const std::vector<Operand> all(x.begin() + 1, x.end());
+  const Operand guard = guard_of(i), to = *register_written(i);
   std::vector<Operand> from;  // without predicates
-  for (const Operand& operand : all)
+  for (const Operand& operand : operands_of(i))
     if (!operand.is_predicate()) from.push_back(operand);
+  from.erase(from.begin());  // what it writes
   // "UIADD3" counts as IADD3: the uniform datapath has the same instructions.
   std::string_view name = i.mnemonic();
   if (to.kind == Operand::Kind::uniform_register && name.starts_with("U")) name.remove_prefix(1);
@@ -290,11 +319,6 @@ void write_registers(State& state, const Instruction& i) {
   for (int part = 0; part < count; ++part) set(not_known(), part);
 }
 
-void step(State& state, const Instruction& i) {
-  write_registers(state, i);
-  state.forget_predicates(i);
-}
-
 }  // namespace
 
 std::string_view first_operand(const Instruction& i) {
@@ -315,6 +339,13 @@ std::vector<Values> operand_values(const Listing& listing, const Cfg& cfg, const
                                    std::string_view (*operand)(const Instruction&), Meeting meeting) {
   std::vector<Values> result(wanted.size());
   if (wanted.empty() || cfg.order.empty()) return result;
+  std::vector<std::vector<Operand>> parts;  // two registers and a constant, at most
+  for (int i : wanted) {
+    parts.emplace_back();
+    for (std::string_view part : split(operand(listing.code[static_cast<size_t>(i)]), '+'))
+      if (parts.back().size() < 3) parts.back().push_back(operand_of(part));
+  }
+  const Needed needed(listing, parts);
   std::vector<State> entry(cfg.blocks.size());
   entry[static_cast<size_t>(cfg.order.front())].forget();
   for (int block : cfg.order) {
@@ -325,17 +356,12 @@ std::vector<Values> operand_values(const Listing& listing, const Cfg& cfg, const
       const Instruction& instruction = listing.code[static_cast<size_t>(i)];
       const auto at = std::lower_bound(wanted.begin(), wanted.end(), i);
       if (at != wanted.end() && *at == i) {
-        std::vector<Operand> parts;
-        for (std::string_view part : split(operand(instruction), '+'))
-          if (parts.size() < 3) parts.push_back(operand_of(part));  // two registers and a constant, at most
-        const auto sum_of = [&](const Word* w) {
-          Word sum = 0;
-          for (size_t k = 0; k < parts.size(); ++k) sum += w[k];
-          return sum;
-        };
-        result[static_cast<size_t>(at - wanted.begin())] = combine(state, parts, guard_of(instruction), sum_of);
+        const size_t k = static_cast<size_t>(at - wanted.begin());
+        const auto sum_of = [&](const Word* w) { return std::accumulate(w, w + parts[k].size(), Word{0}); };
+        result[k] = combine(state, parts[k], guard_of(instruction), sum_of);
       }
-      step(state, instruction);
+      if (needed.written_by(instruction)) write_registers(state, instruction);
+      state.forget_predicates(instruction);
     }
     for (int successor : b.successors)
       if (cfg.rank[static_cast<size_t>(successor)] > cfg.rank[static_cast<size_t>(block)])

@@ -79,7 +79,7 @@ class PhaseFinder : TurnFlow {
   // "IMAD.U32 R2, RZ, RZ, UR4", "IMAD.SHL.U32 R2, R4, 0x80000000, RZ"
   static bool is_move(const Instruction& i) {
     if (!i.is("IMAD") && !i.is("UIMAD")) return false;
-    const std::vector<Operand> x = operands_of(i);
+    const std::vector<Operand>& x = operands_of(i);
     if (x.size() != 4) return false;
     const auto is_number = [](const Operand& o, std::uint32_t value) {
       return o.kind == Operand::Kind::number && o.value == value;
@@ -97,7 +97,7 @@ class PhaseFinder : TurnFlow {
     }
     return std::ranges::all_of(found, [&](int i) {
       const Instruction& made = code(i);
-      const std::vector<Operand> x = operands_of(made);
+      const std::vector<Operand>& x = operands_of(made);
       const bool adds = (made.is("IADD3") || made.is("VIADD") || made.is("UIADD3")) && !made.has("X");
       const bool flips = (made.is("LOP3") || made.is("ULOP3")) && x.size() > 4 && made.operands[4] == "0x3c";
       if ((!adds && !flips) || guard_of(made).index != true_predicate || x.size() < 3 || !same(x[1], counter) ||

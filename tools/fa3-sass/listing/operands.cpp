@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "../system/text.h"
+#include "sass.h"
 
 namespace sass {
 namespace {
@@ -57,14 +58,17 @@ Operand operand_of(std::string_view text) {
   return operand;
 }
 
-std::vector<Operand> operands_of(const Instruction& instruction) {
-  std::vector<Operand> operands;
-  for (const std::string& text : instruction.operands) operands.push_back(operand_of(text));
-  return operands;
+const std::vector<Operand>& operands_of(const Instruction& instruction) { return instruction.values; }
+
+const Operand* register_written(const Instruction& i) {
+  const std::vector<Operand>& x = operands_of(i);
+  const size_t at = !x.empty() && x[0].is_predicate() ? 1 : 0;
+  return at < x.size() && x[at].is_register() ? &x[at] : nullptr;
 }
 
 Operand guard_of(const Instruction& instruction) {
-  return operand_of(instruction.guard.empty() ? std::string_view("PT") : std::string_view(instruction.guard).substr(1));
+  if (instruction.guard.empty()) return {.kind = Operand::Kind::predicate, .index = true_predicate};
+  return operand_of(std::string_view(instruction.guard).substr(1));
 }
 
 std::string_view first_modifier(const Instruction& instruction) {

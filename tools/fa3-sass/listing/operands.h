@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
-#include "sass.h"
-
 namespace sass {
+
+struct Instruction;
 
 struct Operand {
   enum class Kind { lane_register, uniform_register, predicate, uniform_predicate, number, other };
@@ -24,7 +25,10 @@ struct Operand {
 constexpr int true_predicate = 7;
 
 Operand operand_of(std::string_view text);
-std::vector<Operand> operands_of(const Instruction& instruction);
+const std::vector<Operand>& operands_of(const Instruction& instruction);
+
+// The register that it writes, behind a predicate or first; of a comparison, or a vote, none.
+const Operand* register_written(const Instruction& instruction);
 
 // The guard as a predicate; PT if there is none.
 Operand guard_of(const Instruction& instruction);

@@ -59,6 +59,82 @@ std::vector<std::string> operands_of(std::string_view text) {
   return operands;
 }
 
+// The general register an operand begins with: "R24", "-R8.reuse", "|R3|", "[R12+0x10]" -> the number; -1 for anything
+// else.
+int register_in(std::string_view operand, size_t from = 0) {
+  for (size_t at = operand.find('R', from); at != std::string_view::npos; at = operand.find('R', at + 1)) {
+    const bool word = at == 0 || !(std::isalnum(static_cast<unsigned char>(operand[at - 1])) || operand[at - 1] == '_');
+    if (!word || at + 1 >= operand.size() || !std::isdigit(static_cast<unsigned char>(operand[at + 1]))) continue;
+    int value = 0;
+    for (size_t i = at + 1; i < operand.size() && std::isdigit(static_cast<unsigned char>(operand[i])) && value < 1000;
+         ++i)
+      value = value * 10 + operand[i] - '0';
+    return value <= 255 ? value : -1;
+  }
+  return -1;
+}
+
+// "LDTM.x16": 16 registers, but for shapes of 128 and 256 bits twice and four times as many.
+int tensor_memory_width(const Instruction& i) {
+  const size_t x = i.opcode.find(".x");
+  const int times = x == std::string::npos ? 1 : std::atoi(i.opcode.c_str() + x + 2);
+  const auto has = [&](const char* part) { return i.opcode.find(part) != std::string::npos; };
+  return times * (has("256bit") ? 4 : has("128bit") ? 2 : 1);
+}
+
+int memory_width(const Instruction& i) {
+  if (i.is("LDTM") || i.is("STTM")) return tensor_memory_width(i);
+  if (i.is("LDSM") || i.is("STSM")) return i.has("4") ? 4 : i.has("2") ? 2 : 1;
+  return i.has("128") ? 4 : i.has("64") ? 2 : 1;
+}
+
+bool stores(const Instruction& i) {
+  for (const char* name : {"STS", "STG", "STL", "ST", "STSM", "STTM", "RED", "REDG", "REDAS"})
+    if (i.is(name)) return true;
+  return false;
+}
+
+bool loads(const Instruction& i) {
+  for (const char* name : {"LDS", "LDG", "LDL", "LD", "LDSM", "LDTM", "LDC", "LDGMC", "ATOMG", "ATOMS"})
+    if (i.is(name)) return true;
+  return false;
+}
+
+bool is_gmma(const Instruction& i) { return i.is("HGMMA") || i.is("QGMMA") || i.is("IGMMA") || i.is("BGMMA"); }
+
+// n of "64x<n>x16"
+int gmma_columns(const Instruction& i) {
+  const size_t at = i.opcode.find(".64x");
+  return at == std::string::npos ? 0 : std::atoi(i.opcode.c_str() + at + 4);
+}
+
+// Which operand is the destination register: the second where a predicate comes first (SHFL PT, R1, ...).
+int destination_operand(const Instruction& i) {
+  if (stores(i) || i.is("SYNCS") || i.is("R2UR") || i.is("BAR") || i.is("EXIT") || may_jump(i) ||
+      i.mnemonic().substr(0, 1) == "U" || i.operands.empty())
+    return -1;
+  for (int k = 0; k < 2 && k < static_cast<int>(i.operands.size()); ++k) {
+    const std::string& operand = i.operands[static_cast<size_t>(k)];
+    if (operand[0] == 'R') return k;
+    if (operand[0] != 'P' && operand.substr(0, 2) != "UP") return -1;
+  }
+  return -1;
+}
+
+Registers written_by(const Instruction& i) {
+  const int operand = destination_operand(i);
+  if (operand < 0) return {};
+  Registers result{register_in(i.operands[static_cast<size_t>(operand)]), 1};
+  if (result.first < 0) return {};
+  if (is_gmma(i)) result.count = i.has("F16") && !i.has("F32") ? gmma_columns(i) / 4 : gmma_columns(i) / 2;
+  else if (i.is("HMMA") || i.is("IMMA") || i.is("QMMA")) result.count = 4;
+  else if (loads(i)) result.count = memory_width(i);
+  else if ((i.is("CS2R") && !i.has("32")) || i.has("WIDE") || i.has("64") || i.is("DFMA") || i.is("DADD") ||
+           i.is("DMUL"))
+    result.count = i.is("SHF") ? 1 : 2;
+  return result;
+}
+
 Instruction instruction_of(int line, int address, std::string_view text) {
   const size_t end = text.find(';');
   if (end == std::string_view::npos) throw ParseError(line, "an instruction without its closing semicolon");
@@ -79,6 +155,8 @@ Instruction instruction_of(int line, int address, std::string_view text) {
     throw ParseError(line, "no instruction in \"" + std::string(text.substr(0, 40)) + "\"");
   text.remove_prefix(space);
   result.operands = operands_of(text.substr(0, text.find("(*")));
+  for (const std::string& operand : result.operands) result.values.push_back(operand_of(operand));
+  result.written = written_by(result);
   return result;
 }
 
@@ -261,68 +339,6 @@ class Parser {
   int number_ = 0, sm_ = 0;
 };
 
-// The general register an operand begins with: "R24", "-R8.reuse", "|R3|", "[R12+0x10]" -> the number; -1 for anything
-// else.
-int register_in(std::string_view operand, size_t from = 0) {
-  for (size_t at = operand.find('R', from); at != std::string_view::npos; at = operand.find('R', at + 1)) {
-    const bool word = at == 0 || !(std::isalnum(static_cast<unsigned char>(operand[at - 1])) || operand[at - 1] == '_');
-    if (!word || at + 1 >= operand.size() || !std::isdigit(static_cast<unsigned char>(operand[at + 1]))) continue;
-    int value = 0;
-    for (size_t i = at + 1; i < operand.size() && std::isdigit(static_cast<unsigned char>(operand[i])) && value < 1000;
-         ++i)
-      value = value * 10 + operand[i] - '0';
-    return value <= 255 ? value : -1;
-  }
-  return -1;
-}
-
-// "LDTM.x16": 16 registers, but for shapes of 128 and 256 bits twice and four times as many.
-int tensor_memory_width(const Instruction& i) {
-  const size_t x = i.opcode.find(".x");
-  const int times = x == std::string::npos ? 1 : std::atoi(i.opcode.c_str() + x + 2);
-  const auto has = [&](const char* part) { return i.opcode.find(part) != std::string::npos; };
-  return times * (has("256bit") ? 4 : has("128bit") ? 2 : 1);
-}
-
-int memory_width(const Instruction& i) {
-  if (i.is("LDTM") || i.is("STTM")) return tensor_memory_width(i);
-  if (i.is("LDSM") || i.is("STSM")) return i.has("4") ? 4 : i.has("2") ? 2 : 1;
-  return i.has("128") ? 4 : i.has("64") ? 2 : 1;
-}
-
-bool stores(const Instruction& i) {
-  for (const char* name : {"STS", "STG", "STL", "ST", "STSM", "STTM", "RED", "REDG", "REDAS"})
-    if (i.is(name)) return true;
-  return false;
-}
-
-bool loads(const Instruction& i) {
-  for (const char* name : {"LDS", "LDG", "LDL", "LD", "LDSM", "LDTM", "LDC", "LDGMC", "ATOMG", "ATOMS"})
-    if (i.is(name)) return true;
-  return false;
-}
-
-bool is_gmma(const Instruction& i) { return i.is("HGMMA") || i.is("QGMMA") || i.is("IGMMA") || i.is("BGMMA"); }
-
-// n of "64x<n>x16"
-int gmma_columns(const Instruction& i) {
-  const size_t at = i.opcode.find(".64x");
-  return at == std::string::npos ? 0 : std::atoi(i.opcode.c_str() + at + 4);
-}
-
-// Which operand is the destination register: the second where a predicate comes first (SHFL PT, R1, ...).
-int destination_operand(const Instruction& i) {
-  if (stores(i) || i.is("SYNCS") || i.is("R2UR") || i.is("BAR") || i.is("EXIT") || may_jump(i) ||
-      i.mnemonic().substr(0, 1) == "U" || i.operands.empty())
-    return -1;
-  for (int k = 0; k < 2 && k < static_cast<int>(i.operands.size()); ++k) {
-    const std::string& operand = i.operands[static_cast<size_t>(k)];
-    if (operand[0] == 'R') return k;
-    if (operand[0] != 'P' && operand.substr(0, 2) != "UP") return -1;
-  }
-  return -1;
-}
-
 }  // namespace
 
 bool Instruction::has(std::string_view modifier) const {
@@ -348,20 +364,6 @@ std::vector<Listing> parse(std::string_view text) {
   std::vector<Listing> functions;
   each_function(text, [&](Listing&& function) { functions.push_back(std::move(function)); });
   return functions;
-}
-
-Registers destination(const Instruction& i) {
-  const int operand = destination_operand(i);
-  if (operand < 0) return {};
-  Registers result{register_in(i.operands[static_cast<size_t>(operand)]), 1};
-  if (result.first < 0) return {};
-  if (is_gmma(i)) result.count = i.has("F16") && !i.has("F32") ? gmma_columns(i) / 4 : gmma_columns(i) / 2;
-  else if (i.is("HMMA") || i.is("IMMA") || i.is("QMMA")) result.count = 4;
-  else if (loads(i)) result.count = memory_width(i);
-  else if ((i.is("CS2R") && !i.has("32")) || i.has("WIDE") || i.has("64") || i.is("DFMA") || i.is("DADD") ||
-           i.is("DMUL"))
-    result.count = i.is("SHF") ? 1 : 2;
-  return result;
 }
 
 std::vector<Registers> sources(const Instruction& i) {

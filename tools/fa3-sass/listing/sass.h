@@ -8,14 +8,25 @@
 #include <vector>
 
 #include "control.h"
+#include "operands.h"
 
 namespace sass {
+
+// A run of general registers that an instruction reads or writes.
+struct Registers {
+  int first = -1, count = 0;
+  bool overlaps(const Registers& other) const {
+    return count > 0 && other.count > 0 && first < other.first + other.count && other.first < first + count;
+  }
+};
 
 struct Instruction {
   int address = 0;
   std::string guard;   // "@!P0", or empty
   std::string opcode;  // "HGMMA.64x64x16.F32.BF16"
   std::vector<std::string> operands;
+  std::vector<Operand> values;  // of the operands
+  Registers written;
   std::vector<int> targets;  // indices of the instructions a branch may go to
   std::string callee;        // of a CALL: the function's name, as far as it is printed
   int entry = -1;            // of a CALL within the listing: the index of the function's first instruction
@@ -46,15 +57,7 @@ struct ParseError : std::runtime_error {
 void each_function(std::string_view text, const std::function<void(Listing&&)>& use);
 std::vector<Listing> parse(std::string_view text);
 
-// A run of general registers that an instruction reads or writes.
-struct Registers {
-  int first = -1, count = 0;
-  bool overlaps(const Registers& other) const {
-    return count > 0 && other.count > 0 && first < other.first + other.count && other.first < first + count;
-  }
-};
-
-Registers destination(const Instruction& instruction);
+inline Registers destination(const Instruction& instruction) { return instruction.written; }
 std::vector<Registers> sources(const Instruction& instruction);
 
 }  // namespace sass
