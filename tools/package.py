@@ -33,6 +33,8 @@ def options_of(build):
     if options["kernels"] != ["*"]:
         kernels = ",".join(options["kernels"])
         print(f"package.py: {build} has only the kernels {kernels}, and so has the package", file=sys.stderr)
+    if options["paper"]:
+        print(f"package.py: {build} has the paper's kernels (-Dpaper=true), and so has the package", file=sys.stderr)
     if options["default_library"] == "static":
         sys.exit(f"package.py: {build} has no shared library (-Ddefault_library=static)")
     return options

@@ -1,5 +1,5 @@
-"""The paper's own algorithms among the library's kernels: what each is, and the paper's figure. Which kernels there are
-the library knows; a test compares the two."""
+"""The paper's own algorithms among the kernels of a build with -Dpaper=true: what each is, and the paper's figure. Which
+kernels there are the library knows; a test compares the two."""
 
 import collections
 

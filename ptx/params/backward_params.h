@@ -101,7 +101,7 @@ struct UnroundedKeys {
 // The maps of a backward call: those for loads come first.
 enum class BackwardMap : int32_t { q, dout, k, v, dq, dk, dv };
 inline constexpr int32_t backward_maps = 7, backward_load_maps = 4;
-constexpr bool of_queries(BackwardMap map) {
+constexpr bool maps_queries(BackwardMap map) {
   return map == BackwardMap::q || map == BackwardMap::dout || map == BackwardMap::dq;
 }
 
@@ -129,7 +129,7 @@ struct PlannedBackwardParams : BackwardParams {
   // Where the sequence ends, as the map counts.
   constexpr int32_t end_of(BackwardMap map, const Sequence& s) const {
     const ClippedSteps& of = steps[static_cast<int32_t>(map)];
-    return of_queries(map) ? of.at(s.q_batch, s.q_row + s.seqlen_q) : of.at(s.k_batch, s.k_row + s.seqlen_k);
+    return maps_queries(map) ? of.at(s.q_batch, s.q_row + s.seqlen_q) : of.at(s.k_batch, s.k_row + s.seqlen_k);
   }
 };
 static_assert(sizeof(PlannedBackwardParams) <= 4096);

@@ -16,7 +16,7 @@ inline constexpr int corrected_at_once = 4;
 // Where a pass has thread blocks for each head of each batch entry: heads first, theirs are neighbours in memory.
 struct HeadBlocks {
   int32_t count;  // of all
-  Divisor of_head, heads;
+  Divisor per_head, heads;
   int32_t lines;  // of one of them: rows, or V tiles
 };
 

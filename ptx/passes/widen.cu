@@ -3,8 +3,6 @@
 // that, too; and of k and v in front of the forward pass. One launch: a thread block has lines of a head of q, of k,
 // of v, or rows of LSE.
 //
-// Elements of e4m3 as 16 bits, with their scales, and what goes with that.
-//
 // An element and its scale are multiplied in float32, exactly or nearly so, and rounded once. An element has 4
 // significant bits and bf16 has 8, so the copies are exact where the scale has no more than 4, as powers of two do.
 #include "../isa/grid.cuh"
@@ -35,8 +33,8 @@ struct HeadBlock {
   FA3_DEVICE HeadBlock(const HeadBlocks& blocks, int number) {
     const int line_block = number / blocks.heads;
     head = number - line_block * blocks.heads;
-    batch = line_block / blocks.of_head;
-    first = (line_block - batch * blocks.of_head) * blocks.lines;
+    batch = line_block / blocks.per_head;
+    first = (line_block - batch * blocks.per_head) * blocks.lines;
   }
 };
 

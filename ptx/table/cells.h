@@ -63,11 +63,8 @@ enum class Pass {
   add_parts,
   bwd_prepare,
   bwd_finish,
-  bwd_sum,
   bwd_plan,
   bwd_key_means,
-  bwd_prepare_lengths,
-  bwd_finish_lengths,
   widen,
   quantize,
   measure,
@@ -143,7 +140,8 @@ enum class Trait : uint32_t {
 
   // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (planned.h); and
   // heads may have sinks (tile/scores/sinks.cuh). Rows without it have the lengths of the call, and no sinks. Backward
-  // rows take key blocks from a list (backward_list.h); all that they know of sinks is in LSE.
+  // rows, and passes before and behind them, take key blocks from a list (backward_list.h); all that these rows know of
+  // sinks is in LSE.
   own_lengths = 1 << 14,
 
   // Scores are changed before they are masked (tile/scores/score_transform.cuh): each is capped, cap tanh(score / cap);
@@ -217,7 +215,7 @@ enum class Trait : uint32_t {
   // What a row of each kind may have.
   of_backward = chosen | hold_exps | own_lengths | softcap | alibi | one_key_block | as_written | prepares_ahead |
                 keeps_together | centered_k,
-  of_pass = rotates,
+  of_pass = rotates | own_lengths,
   of_forward = (one_key_block - 1) | multicast | half_rows | one_tile,  // all that stand above the first one, and these
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }

@@ -293,7 +293,7 @@ inline constexpr Line lines[] = {
 #define FA3_COPIED_16(name, kernel, ...) FA3_BOTH_16(FA3_COPIED, name, kernel, __VA_ARGS__)
 #define FA3_BACKWARD_16(name, kernel, ...) FA3_BOTH_16(FA3_BACKWARD, name, kernel, __VA_ARGS__)
 
-#ifdef FA3_ROWS  // of a build with fewer kernels (-Dkernels): the rows of those
+#ifdef FA3_ROWS  // another table: with fewer kernels (-Dkernels), or with those of the paper (-Dpaper)
 #include FA3_ROWS
 #else
 #include "rows.def"

@@ -65,10 +65,9 @@ enum class BackwardStep {
   prepare,    // and zeros
   gradients,  // all of them, or dK and dV
   queries,    // then dQ
-  finish,
+  finish,     // dQ, and dK and dV of several parts
   plan_lengths,  // first of all, of served problems: the list of key blocks
-  key_means,     // then, with FA3_FLAG_CENTERED_K
-  sum_keys  // dK and dV, of several parts, where a kernel of its own computes dQ
+  key_means      // then, with FA3_FLAG_CENTERED_K
 };
 struct BackwardLaunch {
   BackwardStep step;

@@ -155,7 +155,7 @@ fa3_status plan_lengths_run(const BackwardProblem& given, int n, const Card& car
   };
   if (has_pairs) add(BackwardStep::plan_lengths, pass_of(Pass::bwd_plan, 0), 1);
   if (has_pairs && problem.centered_k) add(BackwardStep::key_means, pass_of(Pass::bwd_key_means, row.d), key_means);
-  add(BackwardStep::prepare, pass_of(Pass::bwd_prepare_lengths, row.d),
+  add(BackwardStep::prepare, pass_of(Pass::bwd_prepare, row.d, Trait::own_lengths),
       served.zero_blocks + tiles / tiles_per_visit);
   if (has_pairs) add(BackwardStep::gradients, n, key_blocks);
   if (has_pairs && !row.all_gradients()) {
@@ -163,7 +163,7 @@ fa3_status plan_lengths_run(const BackwardProblem& given, int n, const Card& car
     add(BackwardStep::queries, queries_row_of(row, problem.centered_k), heads * call.most_tiles);
   }
   const int64_t summed = parts > 1 ? 2 * key_blocks / parts * (row.Bc / 64) : 0;  // of 64 keys each
-  add(BackwardStep::finish, pass_of(Pass::bwd_finish_lengths, row.d),
+  add(BackwardStep::finish, pass_of(Pass::bwd_finish, row.d, Trait::own_lengths),
       served.finish_blocks + (wants_dsinks ? heads : 0) + summed);
   return FA3_OK;
 }

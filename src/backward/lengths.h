@@ -11,10 +11,10 @@
 
 namespace fa3 {
 
-// The row of this pass for the head dimension of another row of the table, 0 if it takes any; or -1.
-constexpr int pass_of(Pass pass, int head_dim) {
+// The row of this pass, with these traits, for the head dimension of another row of the table, 0 if it takes any; or -1.
+constexpr int pass_of(Pass pass, int head_dim, Trait traits = Trait::plain) {
   for (int n = first_pass; n < row_count; ++n)
-    if (pass_row(n).pass == pass && pass_row(n).d == head_dim) return n;
+    if (const PassRow& row = pass_row(n); row.pass == pass && row.d == head_dim && row.traits == traits) return n;
   return -1;
 }
 

@@ -7,7 +7,7 @@
 // Where gradients are float32 that pass stores all of them, and adds them to what is there if that is asked for; but dQ
 // that a kernel of its own computes, and dK and dV of packed lengths in one part (lengths.cpp), the kernels store.
 // At head dimensions for which no kernel computes all gradients, `prepare` is for all rows, `gradients` computes dK and
-// dV, then `queries` computes dQ, and a pass, `sum_keys`, adds up dK and dV.
+// dV, then `queries` computes dQ, and `finish` only adds up dK and dV.
 // Of e4m3 a pass makes copies of 16 bits before all of them (widen.cpp), and the rest is as with 16 bits.
 // If the workspace for all batch entries were larger than run_bytes, they are worked on in several runs.
 #include <algorithm>
@@ -79,14 +79,13 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
 // Has the table all that runs with this row?
 constexpr bool is_complete(const BackwardRow& row) {
   if (row.gradients == Gradients::queries) return true;
-  if (row.has(Trait::own_lengths))
-    return pass_of(Pass::bwd_prepare_lengths, row.d) >= 0 && pass_of(Pass::bwd_finish_lengths, row.d) >= 0 &&
-           pass_of(Pass::bwd_key_means, row.d) >= 0 &&
-           (row.all_gradients() ||
-            (queries_row_of(row, false) >= 0 && (row.transforms_scores() || queries_row_of(row, true) >= 0)));
-  return pass_of(Pass::bwd_prepare, row.d) >= 0 &&
-         (row.all_gradients() ? pass_of(Pass::bwd_finish, row.d) >= 0
-                              : queries_row_of(row, false) >= 0 && pass_of(Pass::bwd_sum, row.d) >= 0);
+  const bool planned = row.has(Trait::own_lengths);
+  const Trait traits = planned ? Trait::own_lengths : Trait::plain;
+  return pass_of(Pass::bwd_prepare, row.d, traits) >= 0 && pass_of(Pass::bwd_finish, row.d, traits) >= 0 &&
+         (!planned || pass_of(Pass::bwd_key_means, row.d) >= 0) &&
+         (row.all_gradients() ||
+          (queries_row_of(row, false) >= 0 &&
+           (!planned || row.transforms_scores() || queries_row_of(row, true) >= 0)));
 }
 static_assert(std::all_of(backward_rows.begin(), backward_rows.end(), is_complete),
               "a row of the backward pass lacks a pass, or the kernel for dQ");
@@ -134,18 +133,14 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   if (has_keys) add(BackwardStep::gradients, n, blocks);
   const int64_t key_tiles =
       order.key_sums > 1 && has_keys ? 2 * blocks / int32_t{order.parts} * (row.Bc / backward_tile_rows) : 0;
-  if (row.all_gradients()) {
-    const int64_t left = plan.sums_dq ? tiles_left(order) : 0;
-    if (left + key_tiles > 0) add(BackwardStep::finish, pass_of(Pass::bwd_finish, row.d), left + key_tiles);
-    return;
-  }
-  if (problem.has_queries()) {
+  if (!row.all_gradients() && problem.has_queries()) {
     const int queries = queries_row_of(row, false);
     const int64_t query_blocks = divide_up(problem.seqlen_q, backward_row(queries).Br);
     plan.query_order = block_order_of(heads, query_blocks, visible_of(problem));
     add(BackwardStep::queries, queries, heads * query_blocks);
   }
-  if (key_tiles > 0) add(BackwardStep::sum_keys, pass_of(Pass::bwd_sum, row.d), key_tiles);
+  const int64_t left = plan.sums_dq ? tiles_left(order) : 0;
+  if (left + key_tiles > 0) add(BackwardStep::finish, pass_of(Pass::bwd_finish, row.d), left + key_tiles);
 }
 
 // Batch entries of a run.

@@ -69,8 +69,9 @@ Status unknown_kernel(const char* name) {
     shown[length] = name[length] >= ' ' && name[length] <= '~' ? name[length] : '?';
   shown[length] = '\0';
   return fail(FA3_ERROR_UNSUPPORTED,
-              "params->kernel is \"%s%s\", no kernel of this build (fa3_kernel_info_at names those)", shown,
-              length < sizeof shown - 1 ? "" : "...");
+              "params->kernel is \"%s%s\", no kernel of this build (fa3_kernel_info_at names those; the paper's "
+              "algorithms need one with -Dpaper=true)",
+              shown, length < sizeof shown - 1 ? "" : "...");
 }
 
 }  // namespace fa3

@@ -25,6 +25,7 @@ PATTERNS = ["fa3_fwd_bf16_d128_causal_*", "fa3_bwd_bf16_d128_*", "fa3_bwd_keys_b
             "fa3_bwdservedsoftcap_keys_bf16_*", "fa3_fwdtiles_e4m3_d64_full_*"]
 WITH_KEYS = ["fa3_bwd_queries_bf16_d256_full_*", "fa3_bwdservedsoftcap_queries_bf16_*"]
 NO_KERNEL = "no kernel of this build"
+PAPER = "fa3_alg2_bf16_d128_causal_128x128"
 PRELOAD = """#include <fa3.h>
 #include <stdio.h>
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(void**, int), cuCtxSetCurrent(void*);
@@ -37,8 +38,8 @@ int main(void) {
 
 
 def table(*chosen):
-    """The names of all rows; of those that a file and patterns choose."""
-    rows = run(sys.executable, ROOT / "tools/build/rows.py", ROOT / "ptx/table/rows.def", *chosen).splitlines()
+    """The names of all rows, also of the paper's; of those that a file and patterns choose."""
+    rows = run(sys.executable, ROOT / "tools/build/rows.py", ROOT / "ptx/paper/rows.def", *chosen).splitlines()
     return [row.split()[1] for row in rows]
 
 
@@ -90,6 +91,7 @@ def check_choice(library):
                         (forward("float16"), "dtype fp16, causal mask"),
                         (forward("float8_e4m3fn", 64, causal=False), "dtype e4m3 with v row by row"),
                         (forward(d=64, kernel=b"fa3_fwd_bf16_d64_causal_256x64"), NO_KERNEL),
+                        (forward(kernel=PAPER.encode()), "the paper's algorithms need one with -Dpaper=true"),
                         (backward(256, True), f"{NO_KERNEL} has q.dim[3] (head_dim) 256")):
         try:
             library.check(params)
@@ -108,6 +110,7 @@ def main():
         check_passes(folder / "rows.def", {row for row in names if row.startswith("fa3_pass_")})
         output = make(folder, "fa3_fwd_bf16_*", "fa3_fwd_bf61_*", status=1)
         need("no kernel has a name that matches 'fa3_fwd_bf61_*'" in output, output)
+        need("ptx/paper need -Dpaper=true" in make(folder, PAPER, status=1), f"{PAPER} is in a build without -Dpaper")
         need("no pattern for the names of the kernels" in make(folder, status=1), "no pattern is none")
         output = make(folder, *PATTERNS)
         need(f"kernels: {len(expected)}," in output and "no tests: " in output, output)

@@ -31,7 +31,7 @@ def run(*command, status=0, **options):
 
 
 def make_package(build, folder):
-    return pathlib.Path(run(sys.executable, "-B", ROOT / "tools/package.py", build, folder).strip())
+    return pathlib.Path(run(sys.executable, "-B", ROOT / "tools/package.py", build, folder).splitlines()[-1])
 
 
 @contextmanager

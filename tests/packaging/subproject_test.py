@@ -30,7 +30,8 @@ def main():
             "-Ddefault_library=static", env=environment)
 
         targets = {target["name"]: target for target in json.loads(run(MESON, "introspect", "--targets", build))}
-        kernels = {path.stem for path in (BUILD / "ptx").glob("*.cubin")}
+        rows = run(sys.executable, ROOT / "tools/build/rows.py", ROOT / "ptx/table/rows.def")
+        kernels = {row.split()[1] for row in rows.splitlines()}
         kernels |= {f"{kernel}.fatbin" for kernel in kernels}
         library = {"cubins.S", "fa3-planner", "fa3-host", "fa3-cubins", "fa3", "libfa3.a"}
         need(set(targets) == kernels | library | {"client"},

@@ -53,26 +53,26 @@ def shared_memory_is_one_struct(tree):
 
 
 def rows_of(tree):
-    """(line number, name, kernel) of the table."""
-    return [(row.line, row.name, row.kernel) for row in rows.rows(tree["ptx/table/rows.def"])]
+    """(place, name, kernel) of the library's rows, and of the paper's."""
+    return [(f"{table}:{row.line}", row.name, row.kernel)
+            for table in ("ptx/table/rows.def", "ptx/paper/rows.def") for row in rows.rows(tree.get(table, ""))]
 
 
 def table_is_sound(tree):
     found, names = [], {}
     files = {match[1]: path for path in tree if (match := re.fullmatch(r"ptx/[\w/]+/(\w+)\.cu", path))}
-    for line, name, kernel in rows_of(tree):
-        where = f"ptx/table/rows.def:{line}"
+    for where, name, kernel in rows_of(tree):
         if name in names:
-            found.append(f"{where}: {name} is already the name of the row in line {names[name]}: rows differ in a cell "
+            found.append(f"{where}: {name} is already the name of the row at {names[name]}: rows differ in a cell "
                          "that their name shows")
-        names.setdefault(name, line)
+        names.setdefault(name, where)
         if kernel not in files:
             found.append(f"{where}: {name}: there is no {kernel}.cu in a folder of ptx")
     kernels = {kernel for _, _, kernel in rows_of(tree)}
     passes = {kernel for _, name, kernel in rows_of(tree) if name.startswith("fa3_pass_")}  # one contract has them all
     for kernel, path in files.items():
         if kernel not in kernels:
-            found.append(f"{path}: no row of ptx/table/rows.def uses it: add one or remove the kernel")
+            found.append(f"{path}: no row of a table uses it: add one or remove the kernel")
         if kernel not in passes and path.replace(".cu", ".contract") not in tree:
             found.append(f"{path}: has no {kernel}.contract beside it: state there what its SASS must be")
     if not names:

@@ -52,7 +52,7 @@ class Kernels(Breach):
         self.assertEqual(rules.table_is_sound(good), [])
         twice = good["ptx/table/rows.def"] + row.replace("plain", "pingpong")
         self.one(rules.table_is_sound, {**good, "ptx/table/rows.def": twice},
-                 r"def:4: fa3_a_bf16_d64_full_128x64 is already the name of the row in line 2")
+                 r"def:4: fa3_a_bf16_d64_full_128x64 is already the name of the row at ptx/table/rows.def:2")
         other = good["ptx/table/rows.def"] + row.replace("128", "192")
         self.assertEqual(rules.table_is_sound({**good, "ptx/table/rows.def": other}), [])
         other = good["ptx/table/rows.def"] + row.replace("FORWARD", "FORWARD_DV").replace("64,", "64, 32,", 1) * 2
@@ -60,9 +60,11 @@ class Kernels(Breach):
                  "fa3_a_bf16_d64x32_full_128x64 is already")
         both = row.replace("FORWARD", "FORWARD_16").replace(" bf16,", "") + step
         self.assertEqual(rules.table_is_sound({**good, "ptx/table/rows.def": both}), [])
+        self.one(rules.table_is_sound, {**good, "ptx/paper/rows.def": row},
+                 r"paper/rows\.def:1: .* at ptx/table/rows\.def:2")
         for dtype in ("bf16", "fp16"):
             self.one(rules.table_is_sound, {**good, "ptx/table/rows.def": row.replace("bf16", dtype) + both},
-                     f"def:2: fa3_a_{dtype}_d64_full_128x64 is already the name of the row in line 1")
+                     f"def:2: fa3_a_{dtype}_d64_full_128x64 is already the name of the row at ptx/table/rows.def:1")
         other = good["ptx/table/rows.def"] + "FA3_PASS(d, e, 32)\n"
         self.one(rules.table_is_sound, {**good, "ptx/table/rows.def": other}, r"fa3_pass_d: there is no e\.cu")
         self.one(rules.table_is_sound, {**good, "ptx/forward/c.cu": "", "ptx/forward/c.contract": ""}, "no row")

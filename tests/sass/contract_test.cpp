@@ -49,6 +49,17 @@ TEST_CASE("rules that hold") {
             .empty());
 }
 
+TEST_CASE("the most that figures may be, rows by lines") {
+  const std::string contract = "rows *\nhot.exps == 8\nmost hot.instructions hot.exps\n"
+                               "  other toy  38 8  # a comment\n  other  1 -\n";
+  CHECK(broken(checked(contract)) == std::vector<std::string>());
+  CHECK(checked(contract).size() == 3);
+  CHECK(broken(checked(contract + "toy 37 -")) == std::vector<std::string>{"hot.instructions <= 37"});
+  CHECK(broken(checked(contract + "t* - 7")) == std::vector<std::string>{"hot.exps <= 7"});
+  CHECK(checked(contract + "toy 37 -")[2].place == "toy.contract:6");
+  CHECK(broken(checked(contract + "rows toy\nhot.exps == 9")) == std::vector<std::string>{"hot.exps == 9"});
+}
+
 TEST_CASE("a broken rule says what was expected, what was found, and where") {
   const auto findings = checked("rows t*\nhot.waits == 0 0\nhot.instructions <= 30\nhot[S+dP].exps == 1\n");
   REQUIRE(findings.size() == 3);
@@ -174,6 +185,10 @@ TEST_CASE("contracts that cannot be read name file and line") {
   CHECK_THROWS_WITH(read("rows *\nkernel.exps == 1"), ContainsSubstring("no figure exps"));
   CHECK_THROWS_WITH(read("rows *\nwaive hot.exps"), ContainsSubstring("reason"));
   CHECK_THROWS_WITH(read("rows *\nwhatever"), ContainsSubstring("not a rule"));
+  CHECK_THROWS_WITH(read("most\n"), ContainsSubstring("`most` needs a figure"));
+  CHECK_THROWS_WITH(read("most hot.exps hot.masks\n* 1"), ContainsSubstring("x.contract:2: patterns of rows"));
+  CHECK_THROWS_WITH(read("most hot.exps hot.masks\n* b 1"), ContainsSubstring("b is neither a number nor -"));
+  CHECK_THROWS_WITH(read("most hot.expz\n* 1"), ContainsSubstring("no figure expz"));
   CHECK_THROWS_WITH(checked("rows *\nhot.exps == many\n"), ContainsSubstring("not a number"));
   CHECK_THROWS_WITH(checked("rows *\nhot.gemms == table\n"), ContainsSubstring("the table does not determine"));
 }

@@ -2,6 +2,7 @@
 their own, so that a second build is quick.
 """
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # As in src/meson.build, less what only the library needs.
 LIBRARY = ["-fno-exceptions", "-fno-rtti"]
 COMMON = ["-std=c++20", "-g1", "-U_GLIBCXX_ASSERTIONS", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
-          *(f"-I{ROOT / folder}" for folder in ("include", "src", "ptx"))]
+          '-DFA3_ROWS="../paper/rows.def"', *(f"-I{ROOT / folder}" for folder in ("include", "src", "ptx"))]
 
 
 def skip(reason):
@@ -46,7 +47,7 @@ def build(folder, program, objects, link):
     names = []
     for source, command in objects:
         names.append(f"{pathlib.Path(source).parent.name}-{pathlib.Path(source).name}.o")
-        text += [f"build {names[-1]}: compile {source}", f"  compile = {' '.join(map(str, command))}"]
+        text += [f"build {names[-1]}: compile {source}", f"  compile = {shlex.join(map(str, command))}"]
     text += [f"build {program}: link {' '.join(names)}", ""]
     (folder / "build.ninja").write_text("\n".join(text))
     subprocess.run(["ninja", "-C", folder, "--quiet"], check=True)

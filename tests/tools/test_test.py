@@ -17,7 +17,7 @@ printf '#!/bin/sh\\n' >.toolchain/bin/late-compiler
 chmod +x .toolchain/bin/late-compiler
 """
 PROJECT = """project('small', meson_version: '>=1.3')
-if get_option('tests')
+if get_option('tests') and get_option('paper')
   late = find_program('late-compiler', required: false)
   if late.found()
     test('late', late)
@@ -66,7 +66,8 @@ def make_project(folder):
     (folder / "tools/setup").write_text(SETUP)
     (folder / "tools/setup").chmod(0o755)
     (folder / "meson.build").write_text(PROJECT)
-    (folder / "meson.options").write_text("option('tests', type: 'boolean', value: true)\n")
+    (folder / "meson.options").write_text("option('tests', type: 'boolean', value: true)\n"
+                                         "option('paper', type: 'boolean', value: false)\n")
     (folder / "catch2.txt").write_text(CATCH2)
     run(meson, "setup", "build", cwd=folder)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The table of kernels, ptx/table/rows.def: prints its rows, each as its kernel's file, its name and its text, with tabs
-between. With patterns for names, such as 'fa3_fwd_bf16_*', only those that match one, and those without which they
+"""A table of kernels, such as ptx/table/rows.def: prints its rows, each as its kernel's file, its name and its text, with
+tabs between. With patterns for names, such as 'fa3_fwd_bf16_*', only those that match one, and those without which they
 cannot run: for a kernel of dk and dv that of dq, and the passes, but those of the backward pass only with a kernel of
 it, and those of fa3_quantize for small heads only with a kernel of e4m3. The table of these rows alone is written to
 OUTPUT.
@@ -32,6 +32,11 @@ MACROS = {
 
 # `text` is the line of a table in which this row stands alone.
 Row = collections.namedtuple("Row", "line name kernel kind cells text")
+
+
+def text_of(table):
+    """With the tables that it includes."""
+    return re.sub(r'^#include "(.*)"$', lambda match: text_of(table.parent / match[1]), table.read_text(), flags=re.M)
 
 
 def source_of(kernel):
@@ -88,13 +93,13 @@ def main():
     parser.add_argument("output", type=pathlib.Path, nargs="?")
     parser.add_argument("patterns", metavar="pattern", nargs="*")
     options = parser.parse_args()
-    every = chosen = rows(options.table.read_text())
+    every = chosen = rows(text_of(options.table))
     if options.output and not options.patterns:
         sys.exit("no pattern for the names of the kernels")
     for pattern in options.patterns:
         if not fnmatch.filter([row.name for row in every], pattern):
             sys.exit(f"no kernel has a name that matches '{pattern}'; their names follow from ptx/table/rows.def, such as "
-                     f"{every[0].name}")
+                     f"{every[0].name}; those of ptx/paper need -Dpaper=true")
     if options.output:
         chosen = chosen_of(every, options.patterns)
         text = "".join(f"{row.text}\n" for row in chosen)

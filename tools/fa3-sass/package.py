@@ -20,7 +20,7 @@ Description-Content-Type: text/markdown
 def installed(program):
     """What belongs below a prefix: path, bytes, whether it is a program."""
     yield "bin/fa3-sass", program.read_bytes(), True
-    for contract in sorted((ROOT / "ptx").glob("*/*.contract")):
+    for contract in sorted({*(ROOT / "ptx").glob("*/*.contract")} - {*(ROOT / "ptx/paper").glob("*.contract")}):
         yield f"share/fa3/contracts/{contract.name}", contract.read_bytes(), False
 
 

@@ -31,9 +31,9 @@ struct KeyBlockWork {
   constexpr KeyBlockWork(const BackwardParams& p, int number) {
     const KeyOrder& order = p.order;
     const int section = number / order.section;
-    const HeadBlock here = block_at(order, section, number - section * order.section);
-    block = order.dq == DqOrder::from_diagonal ? order.blocks - 1 - here.block : here.block;
-    batch_head = here.batch_head;
+    const HeadBlock in_section = block_at(order, section, number - section * order.section);
+    block = order.dq == DqOrder::from_diagonal ? order.blocks - 1 - in_section.block : in_section.block;
+    batch_head = in_section.batch_head;
     batch = batch_head / order.heads;
     part = batch_head - batch * order.heads;
     head_kv = part / order.parts;
@@ -49,14 +49,14 @@ struct KeyBlockWork {
   constexpr KeyBlockWork(const PlannedBackwardParams& p, int number) : range(0), begin(0) {
     const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
     batch = listed.entry, part = listed.head, head_kv = part / p.order.parts;
-    const PlannedBlock& its = p.blocks[batch];
-    key = its.key, block = its.block;
+    const PlannedBlock& planned = p.blocks[batch];
+    key = planned.key, block = planned.block;
     const int counted = counts_blocks(p.call.window) ? batch : first_block_entry(p.order.dq, batch, block);
     batch_head = counted * p.order.heads + part;
-    first = its.first, end = its.end, start = its.start;
+    first = planned.first, end = planned.end, start = planned.start;
     constexpr int visits = listed_rows / Br;  // to a tile of the list
     if constexpr (visits > 1) {
-      const Visible seen = visible_of(its.sequence, true, true, {0});
+      const Visible seen = visible_of(planned.sequence, true, true, {0});
       const QTiles seeing = tiles_of(seen.rows_of(key, key + Bc - 1), Br);
       first = seeing.begin, end = seeing.end;
       start = start * visits < first ? first : start * visits;
@@ -64,16 +64,16 @@ struct KeyBlockWork {
     first_head = part * p.readers;
     part_end = int32_t(p.rows.tiles) / tiles_per_visit;
     all = (end - first) * p.readers;
-    first_number = first_head * part_end + its.first_tile * visits;
+    first_number = first_head * part_end + planned.first_tile * visits;
   }
 
   constexpr void find_tiles(const BackwardParams& p, const Visible& seen) {
     const KeyOrder& order = p.order;
     const QTiles seeing = tiles_of(seen.rows_of(key, key + Bc - 1), Br);
     const int tiles = (seen.rows() + Br - 1) / Br;
-    const int of_range = int32_t(p.rows.tiles) / order.ranges / tiles_per_visit;
-    begin = range * of_range;
-    part_end = begin + of_range < tiles ? begin + of_range : tiles;
+    const int range_tiles = int32_t(p.rows.tiles) / order.ranges / tiles_per_visit;
+    begin = range * range_tiles;
+    part_end = begin + range_tiles < tiles ? begin + range_tiles : tiles;
     if (order.head_tiles == 0) part_end = 0;
     end = part_end;
     if (seen.bounded_left) end = seeing.end < begin ? begin : seeing.end < part_end ? seeing.end : part_end;

@@ -39,7 +39,7 @@ struct SequenceLoads {
       end[i] = p.end_of(BackwardMap(i), of);
   }
   FA3_DEVICE Place place(BackwardMap map, int row, int head) const {
-    return {(of_queries(map) ? first_q : first_k) + row, head, end[int(map)]};
+    return {(maps_queries(map) ? first_q : first_k) + row, head, end[int(map)]};
   }
 };
 
@@ -49,7 +49,7 @@ FA3_DEVICE Place place_in(const BackwardParams&, BackwardMap, int batch, int row
 }
 FA3_DEVICE Place place_in(const PlannedBackwardParams& p, BackwardMap map, const Sequence& sequence, int row,
                           int head) {
-  const int n = of_queries(map) ? sequence.seqlen_q : sequence.seqlen_k;
+  const int n = maps_queries(map) ? sequence.seqlen_q : sequence.seqlen_k;
   return clipped(p.end_of(map, sequence), n, row, head);
 }
 

@@ -10,6 +10,7 @@ makes sure. An edit whose text is not found, or found more than once, fails the 
 import concurrent.futures
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -168,8 +169,7 @@ FAULTS = [
 class Suite:
     def __init__(self, nvcc, tool, source, folder, options):
         self.nvcc, self.tool, self.source, self.folder, self.options = nvcc, tool, source, folder, options
-        with open(os.path.join(source, "ptx/table/rows.def"), encoding="utf-8") as table:
-            self.rows = {row.name: row for row in rows.rows(table.read())}
+        self.rows = {row.name: row for row in rows.rows(rows.text_of(pathlib.Path(source, "ptx/paper/rows.def")))}
 
     def copy(self, name):
         place = os.path.join(self.folder, name)

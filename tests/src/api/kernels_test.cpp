@@ -296,7 +296,8 @@ TEST_CASE("a name that no kernel has", "[kernels]") {
     p.kernel = name;
     CHECK(fa3_forward_check(&p) == FA3_ERROR_UNSUPPORTED);
     CHECK(std::string(fa3_last_error_message()) ==
-          "params->kernel is \"" + shown + "\", no kernel of this build (fa3_kernel_info_at names those)");
+          "params->kernel is \"" + shown + "\", no kernel of this build (fa3_kernel_info_at names those; the "
+                                            "paper's algorithms need one with -Dpaper=true)");
   };
   const std::string first = rows[0].name;
   unknown("", "");

@@ -164,7 +164,7 @@ TEST_CASE("gradients of e4m3, in full", "[launch][backward][e4m3]") {
   CHECK((wq.blocks.heads == 4 && wk.blocks.heads == 2 && wv.blocks.heads == 2));
   CHECK((wq.lines == 130 && wk.lines == 300 && wv.lines == 19 && wq.pieces == 8 && wv.pieces == 12));
   CHECK((wq.blocks.lines == 128 && wk.blocks.lines == 128 && wv.blocks.lines == 21));
-  CHECK((wq.blocks.of_head == 2 && wk.blocks.of_head == 3 && wv.blocks.of_head == 1));
+  CHECK((wq.blocks.per_head == 2 && wk.blocks.per_head == 3 && wv.blocks.per_head == 1));
   CHECK((wq.blocks.count == 16 && wk.blocks.count == 12 && wv.blocks.count == 4));
   CHECK((wq.stride_batch == 130 * 256 && wq.stride_row == 256 && wq.stride_head == 64));
   CHECK((wv.stride_batch == 2 * 19 * 96 * 16 && wv.stride_row == 96 * 16 && wv.stride_head == 19 * 96 * 16));
@@ -176,7 +176,7 @@ TEST_CASE("gradients of e4m3, in full", "[launch][backward][e4m3]") {
   CHECK((w.lse == p.lse.data && w.lse_offset == p.lse_offset.data && w.offset_stride_row == 2));
   CHECK((w.dlse == p.dlse.data && w.v_mean == p.v_mean.data && static_cast<const void*>(w.dout) == p.dout.data));
   CHECK((w.rows == 130 && w.blocks.heads == 4 && w.heads_per_kv == 2 && w.head_dim_v == 96 && w.lanes_shift == 4));
-  CHECK((w.blocks.lines == 64 && w.blocks.of_head == 3 && w.blocks.count == 24));
+  CHECK((w.blocks.lines == 64 && w.blocks.per_head == 3 && w.blocks.count == 24));
   CHECK(first.grid[0] == 16 + 12 + 4 + 24);
 
   // Behind it all is as with 16 bits, of the copies.

@@ -73,7 +73,7 @@ TEST_CASE("a launch on copies, in full", "[launch][served]") {
       CHECK((t->rows == rows && t->lines == rows && t->blocks.heads == 3 && !t->tiles));
       CHECK((t->stride_row == from.stride[batched] && t->stride_head == from.stride[batched + 1]));
       CHECK((!batched || (t->stride_batch == from.stride[0] && t->entries == from.dim[0])));
-      CHECK((t->blocks.count == entries * 3 * t->blocks.of_head && t->blocks.of_head * t->blocks.lines >= rows));
+      CHECK((t->blocks.count == entries * 3 * t->blocks.per_head && t->blocks.per_head * t->blocks.lines >= rows));
       CHECK((t->used == p.seqused_k.data && t->entry_of == p.cache_batch_idx.data));
       CHECK((t->page_table == p.page_table.data && (!p.page_table.data || t->page_size == 16)));
       CHECK(t->table_stride == p.page_table.stride[0]);

@@ -125,7 +125,7 @@ static float* key_sums(const BackwardParams& p, int d, int gradient, int64_t par
   return p.keys.sums + ((gradient * p.order.batch_heads + part) * p.keys.tiles + tile) * tile_rows * d;
 }
 
-CUresult simulate_sum(const BackwardParams& p, const PassRow& row, unsigned tiles) {
+static CUresult simulate_sum(const BackwardParams& p, const PassRow& row, unsigned tiles) {
   const int64_t heads = p.order.batch_heads / int32_t{p.order.parts};
   if (p.order.key_sums == 1 || int64_t{tiles} != 2 * heads * p.keys.tiles) return CUDA_ERROR_LAUNCH_FAILED;
   for (int gradient = 0; gradient < 2; ++gradient)

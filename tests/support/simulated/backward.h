@@ -16,7 +16,6 @@ void store(const BackwardRows& p, uint16_t* gradient, int64_t at, double x);
 // blocks.
 CUresult simulate_prepare(const BackwardParams& p, unsigned tiles);
 CUresult simulate_finish(const BackwardParams& p, const PassRow& row, unsigned tiles);
-CUresult simulate_sum(const BackwardParams& p, const PassRow& row, unsigned tiles);
 // The tensors of the launch's maps; dq where it has one.
 struct BackwardTensors {
   fa3_tensor q, k, v, dout, dk, dv, dq;

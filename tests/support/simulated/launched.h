@@ -41,7 +41,7 @@ struct Launched {
     row = &rows[number];
     if (row->forward()) take(*row->forward(), params);
     if (row->backward()) take(*row->backward(), params);
-    if (row->pass()) take(row->pass()->pass, params);
+    if (row->pass()) take(*row->pass(), params);
   }
 
   void take(const ForwardRow& kernel, const void* params) {
@@ -73,8 +73,8 @@ struct Launched {
     }
   }
 
-  void take(Pass pass, const void* params) {
-    switch (pass) {
+  void take(const PassRow& pass, const void* params) {
+    switch (pass.pass) {
       case Pass::empty_rows: std::memcpy(&empty_rows, params, sizeof empty_rows); break;
       case Pass::tile_v: std::memcpy(&tile_v, params, sizeof tile_v); break;
       case Pass::plan_lengths: std::memcpy(&lengths, params, sizeof lengths); break;
@@ -83,15 +83,15 @@ struct Launched {
         break;
       case Pass::bwd_prepare:
       case Pass::bwd_finish:
-      case Pass::bwd_sum: std::memcpy(static_cast<void*>(&backward), params, sizeof backward); break;
+        if (pass.has(Trait::own_lengths))
+          std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);
+        else
+          std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
+        break;
       case Pass::bwd_plan: std::memcpy(&backward_list, params, sizeof backward_list); break;
       case Pass::bwd_key_means:
         std::memcpy(static_cast<void*>(&centered_backward), params, sizeof centered_backward);
         planned_backward = centered_backward;
-        break;
-      case Pass::bwd_prepare_lengths:
-      case Pass::bwd_finish_lengths:
-        std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);
         break;
       case Pass::widen: std::memcpy(&widen, params, sizeof widen); break;
       case Pass::quantize:

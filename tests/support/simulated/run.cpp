@@ -278,18 +278,20 @@ void simulate(Fault chosen, int after_launches) { fault = chosen, launches_befor
 CUresult run(const Launched& launch) {
   if (!launch.row) return CUDA_ERROR_LAUNCH_FAILED;
   if (const PassRow* row = launch.row->pass()) {
+    const bool planned = row->has(Trait::own_lengths);
     switch (row->pass) {
       case Pass::empty_rows: return write_empty_rows(launch.empty_rows);
       case Pass::tile_v: return tile_v(launch);
       case Pass::plan_lengths: return plan_lengths(launch.lengths);
       case Pass::add_parts: return simulate_add_parts(launch.planned);
-      case Pass::bwd_prepare: return simulate_prepare(launch.backward, launch.grid);
-      case Pass::bwd_finish: return simulate_finish(launch.backward, *row, launch.grid);
-      case Pass::bwd_sum: return simulate_sum(launch.backward, *row, launch.grid);
+      case Pass::bwd_prepare:
+        return planned ? simulate_prepare_lengths(launch.planned_backward, launch.grid)
+                       : simulate_prepare(launch.backward, launch.grid);
+      case Pass::bwd_finish:
+        return planned ? simulate_finish_lengths(launch.planned_backward, *row, launch.grid)
+                       : simulate_finish(launch.backward, *row, launch.grid);
       case Pass::bwd_plan: return simulate_bwd_plan(launch.backward_list);
       case Pass::bwd_key_means: return simulate_key_means(launch.centered_backward, *row, launch.grid);
-      case Pass::bwd_prepare_lengths: return simulate_prepare_lengths(launch.planned_backward, launch.grid);
-      case Pass::bwd_finish_lengths: return simulate_finish_lengths(launch.planned_backward, *row, launch.grid);
       case Pass::widen: return simulate_widen(launch.widen, launch.grid);
       case Pass::quantize:
       case Pass::measure:

@@ -44,7 +44,7 @@ class ClippedRows {
  private:
   // Null: outside.
   uint16_t* find(const Sequence& s, int32_t row, int32_t head) const {
-    const Place place = clipped(p_.end_of(of_, s), of_queries(of_) ? s.seqlen_q : s.seqlen_k, row, head);
+    const Place place = clipped(p_.end_of(of_, s), maps_queries(of_) ? s.seqlen_q : s.seqlen_k, row, head);
     const int32_t at[] = {place.row, place.head, place.batch, clipped_rows};
     uint64_t address = reinterpret_cast<uint64_t>(map_.data);
     for (uint32_t i = 1; i < map_.rank; ++i) {

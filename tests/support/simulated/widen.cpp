@@ -26,7 +26,7 @@ uint8_t element(const WidenedTensor& t, int64_t batch, int64_t row, int64_t head
   return first[row / 16 * t.stride_row + 16 * row_in_tile + 4 * (key % 8 / 2) + 2 * (key / 8) + key % 2];
 }
 
-int32_t entries_of(const HeadBlocks& blocks) { return blocks.count / blocks.heads / blocks.of_head; }
+int32_t entries_of(const HeadBlocks& blocks) { return blocks.count / blocks.heads / blocks.per_head; }
 
 // The entry of `from`, or page, and the row there of which the copy's row is made; entry -1: it is not made.
 struct Source {
@@ -82,7 +82,7 @@ constexpr int32_t threads = 256;
 // Do the thread blocks have all lines of each head?
 bool have_all(const HeadBlocks& blocks, int32_t lines) {
   if (blocks.count == 0) return true;
-  return blocks.lines >= 1 && blocks.of_head * blocks.lines >= lines && (blocks.of_head - 1) * blocks.lines < lines;
+  return blocks.lines >= 1 && blocks.per_head * blocks.lines >= lines && (blocks.per_head - 1) * blocks.lines < lines;
 }
 
 bool is_complete(const WidenParams& p, unsigned blocks) {

@@ -29,6 +29,7 @@ std::string file_of(const std::string& path) { return std::filesystem::path(path
 struct Reader {
   Contract contract;
   int line = 0;
+  std::vector<std::string> most;  // figures of the lines below
 
   [[noreturn]] void fail(const std::string& what) const {
     throw std::runtime_error(contract.path + ":" + std::to_string(line) + ": " + what);
@@ -36,6 +37,24 @@ struct Reader {
   Section& section() {
     if (contract.sections.empty()) fail("a rule before the first `rows` line");
     return contract.sections.back();
+  }
+
+  void start_section(std::vector<std::string> rows) {
+    if (rows.empty()) fail("`rows` needs a name or pattern");
+    contract.sections.push_back({line, std::move(rows), {}, {}});
+  }
+
+  void bounds(std::string_view text) {
+    const std::vector<std::string> all = words(text);
+    if (all.size() <= most.size()) fail("patterns of rows, and a number or - for each figure of `most`");
+    const auto first = all.end() - static_cast<std::ptrdiff_t>(most.size());
+    start_section({all.begin(), first});
+    for (size_t n = 0; n < most.size(); ++n) {
+      const std::string& bound = first[static_cast<std::ptrdiff_t>(n)];
+      if (bound == "-") continue;
+      if (bound.find_first_not_of("0123456789") != std::string::npos) fail(bound + " is neither a number nor -");
+      rule(most[n] + " <= " + bound);
+    }
   }
 
   void waiver(std::string_view text) {
@@ -264,9 +283,13 @@ Contract read_contract(const std::string& path, std::string_view text) {
     if (line.empty()) continue;
     const std::string first(line.substr(0, line.find_first_of(" \t")));
     if (first == "rows") {
-      Section section{reader.line, words(line.substr(4)), {}, {}};
-      if (section.rows.empty()) reader.fail("`rows` needs a name or pattern");
-      reader.contract.sections.push_back(std::move(section));
+      reader.most.clear();
+      reader.start_section(words(line.substr(4)));
+    } else if (first == "most") {
+      reader.most = words(line.substr(4));
+      if (reader.most.empty()) reader.fail("`most` needs a figure");
+    } else if (!reader.most.empty()) {
+      reader.bounds(line);
     } else if (first == "waive") {
       reader.waiver(line.substr(5));
     } else {

@@ -5,6 +5,8 @@
 //   hot.instructions <= 180          of every hot loop; hot[QK+PV] names one; boundary loops are another scope
 //   epilogue.waits == 0              of the code behind the loops; prologue, producer and kernel are the others
 //   waive hot.masks *_causal: why    the rule for this figure does not hold for these rows, and why that is accepted
+//   most hot.exps boundary.exps      in each line below, patterns of rows, and how much each of these figures may be at
+//     fa3_fwd_*_d64_*       32  64   most, or - where nothing is said
 //
 // A later rule for the same figure and operator replaces an earlier one. `#` begins a comment.
 #pragma once

@@ -47,19 +47,17 @@ std::string wgmmas(const char* gemm, int count, int columns, int depth, const ch
          std::to_string(depth) + " " + form;
 }
 
-size_t parameter_bytes(fa3::Pass pass) {
-  switch (pass) {
+size_t parameter_bytes(const fa3::PassRow& row) {
+  switch (row.pass) {
     case fa3::Pass::empty_rows: return sizeof(fa3::EmptyRowsParams);
     case fa3::Pass::tile_v: return sizeof(fa3::TileVParams);
     case fa3::Pass::plan_lengths: return sizeof(fa3::PlanLengthsPassParams);
     case fa3::Pass::add_parts: return sizeof(fa3::PlannedForwardParams);
     case fa3::Pass::bwd_prepare:
     case fa3::Pass::bwd_finish:
-    case fa3::Pass::bwd_sum: return sizeof(fa3::BackwardParams);
+      return row.has(fa3::Trait::own_lengths) ? sizeof(fa3::PlannedBackwardParams) : sizeof(fa3::BackwardParams);
     case fa3::Pass::bwd_plan: return sizeof(fa3::PlanBackwardPassParams);
     case fa3::Pass::bwd_key_means: return sizeof(fa3::CenteredBackwardParams);
-    case fa3::Pass::bwd_prepare_lengths:
-    case fa3::Pass::bwd_finish_lengths: return sizeof(fa3::PlannedBackwardParams);
     case fa3::Pass::widen: return sizeof(fa3::WidenParams);
     case fa3::Pass::quantize:
     case fa3::Pass::measure:
@@ -70,7 +68,7 @@ size_t parameter_bytes(fa3::Pass pass) {
   return sizeof(fa3::AppendParams);
 }
 size_t parameter_bytes(const fa3::Row& row) {
-  if (row.pass()) return parameter_bytes(row.pass()->pass);
+  if (row.pass()) return parameter_bytes(*row.pass());
   if (row.backward()) return fa3::parameter_bytes(*row.backward());
   return fa3::parameter_bytes(*row.forward());
 }
