@@ -638,7 +638,7 @@ typedef struct fa3_kernel_info {
   int32_t head_dim;            /* the kernel's own, of q and k; a smaller one is zero-filled up to it */
   int32_t head_dim_v;          /* the same of v and o */
   int32_t causal;              /* 1 if the kernel masks causally; 0 where it takes any window */
-  int32_t block_q;             /* Br: query rows of a tile; in fa3_fwd*packed... and fa3_fwdturns... of several heads */
+  int32_t block_q;             /* Br: query rows of a tile; of several heads if it packs them */
   int32_t block_kv;            /* Bc: keys of one iteration */
   int32_t stages;              /* depth of the K/V ring */
   int32_t threads;             /* per CTA */

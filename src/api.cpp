@@ -64,7 +64,7 @@ fa3_status make_schedule(const fa3_forward_params* params, void* schedule, size_
   ForwardProblem problem;
   Fit fit;
   if (fa3_status status = prepare_schedule(params, Rules::device, problem, fit)) return status;
-  if (!problem.served || problem.empty()) return FA3_OK;
+  if (!problem.planned || problem.empty()) return FA3_OK;
   if (schedule == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "schedule is NULL, must be device memory");
   Device device;
   if (fa3_status status = find_device(device)) return status;
@@ -87,7 +87,7 @@ fa3_status forward(const fa3_forward_params* params, void* workspace, size_t wor
   }
   const size_t needed = made ? made->workspace_bytes : FA3_FORWARD_WORKSPACE_BYTES;  // what every call needs
   if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, needed)) return status;
-  if (made && problem.served)
+  if (made && problem.planned)
     if (fa3_status status = check_schedule(problem, made->schedule_bytes)) return status;
   return made ? launch(problem, *made, device, workspace, stream) : no_plan;
 }

@@ -40,12 +40,12 @@ struct AttentionShape {
 };
 
 // And of that, lengths, windows, chunks and sinks (fa3.h). A problem that has none of these, nor pages and what else
-// makes it so, is not served, and the rest means nothing. Packed tensors are views with dim[0] = 1; seqlen_q and
+// makes it so, is not planned, and the rest means nothing. Packed tensors are views with dim[0] = 1; seqlen_q and
 // seqlen_k are the most that a sequence has. Where data pointers are not looked at (Rules::shapes), those of tensors
-// that are there may be null; dims and what follows from them (total_q, total_k) are not. The mask of a served problem
+// that are there may be null; dims and what follows from them (total_q, total_k) are not. The mask of a planned problem
 // is its window and chunk: causal is false.
-struct ServedShape : AttentionShape {
-  bool served;
+struct PlannedShape : AttentionShape {
+  bool planned;
   Lengths lengths;           // on the device, of the references on the host
   Window window;
   int64_t chunk;             // positions of a chunk; 0: none
@@ -57,7 +57,7 @@ struct ServedShape : AttentionShape {
 };
 
 // What comes with e4m3. Absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1),
-// with strides 0 where they are 1, and batch counts sequences where the problem is served; o_scale is (1, 1, 1, 1);
+// with strides 0 where they are 1, and batch counts sequences where the problem is planned; o_scale is (1, 1, 1, 1);
 // v_mean is (batch, heads_kv, head_dim_v, 1); lse_offset lies as LSE does. Where v alone is of e4m3, a latent cache,
 // its scales are latent_scale, which lies as v does, and not v_scale.
 struct ProblemScales {

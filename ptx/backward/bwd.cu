@@ -172,12 +172,12 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
       if (one_lane) arrive(smem.empty_dout[use.index]);
       use.next<query_stages>();
     };
-    // Float32 of packed lengths leaves before dQ of earlier heads takes its registers. With softcap it has the rest of
-    // the way for itself, as these rows spill otherwise, and no dQ of earlier heads is to be rounded then. Rows without
-    // softcap have one way for all, as with two the main loop has another order at d 64 (measured: 1.7%).
-    constexpr bool apart = own_lengths && has(Trait::softcap);
+    // Float32 of varlen sequences leaves before dQ of earlier heads takes its registers. With softcap it has the rest
+    // of the way for itself, as these rows spill otherwise, and no dQ of earlier heads is to be rounded then. Rows
+    // without softcap have one way for all, as with two the main loop has another order at d 64 (measured: 1.7%).
+    constexpr bool apart = planned && has(Trait::softcap);
     const bool rounded = rounds_keys(p);
-    if (own_lengths && !rounded) store(smem.claims.read_by_warp(n));
+    if (planned && !rounded) store(smem.claims.read_by_warp(n));
     if (apart && !rounded) {
       wait(smem.sums_ready, n & 1);
       __syncwarp();
@@ -207,7 +207,7 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     if (stages) {
       if (dv_in_stage) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, use.index, warpgroup), warp);
       stage_gradient<64>(dK, p.softmax_scale, dk_buffer(smem, use.index, warpgroup), warp);
-    } else if (!own_lengths) {
+    } else if (!planned) {
       store(same_number);
     }
     hand_over();
@@ -305,7 +305,7 @@ FA3_DEVICE void preparer(const Params& p, BackwardSmem& smem) {
 FA3_DEVICE void producer(const Params& p, BackwardSmem& smem) {
   // Where all key blocks take equally long, thread blocks that start together would ask for K and V, and store
   // dV and dK, at the same time again and again. Measured: 1.5% at 512.
-  if (!own_lengths && !visible(p).later_rows_see_more() && is_block(p, 4 * gridDim.x))
+  if (!planned && !visible(p).later_rows_see_more() && is_block(p, 4 * gridDim.x))
     __nanosleep(blockIdx.x * 6000 / gridDim.x);
   Use use;
   for (int n = 0;; n++) {
@@ -355,7 +355,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
   ptx::bar_sync(barrier_all, config.threads());
-  if (own_lengths) ptx::griddepcontrol_wait();  // the passes before make the list of key blocks
+  if (planned) ptx::griddepcontrol_wait();  // the passes before make the list of key blocks
   ptx::griddepcontrol_launch_dependents();  // only now, as the pass behind reads that list, and counters, at once
   if (warp / 4 < warpgroups) return consumer(p, smem, warp / 4, warp % 4);
   if (warp / 4 == warpgroups) return dq_consumer(p, smem, warp % 4);

@@ -63,7 +63,7 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
   load_half(K, smem.k, warp);
 
   Use use, before, p_use;  // of the stage of S, of the one of dV, and of P's buffer
-  int counted_query = own_lengths ? 0 : work.start_in_any_order(p.order, visible(p)) * Br;
+  int counted_query = planned ? 0 : work.start_in_any_order(p.order, visible(p)) * Br;
   // P of the tile from its S, and to the other warpgroup, with softcap behind the derivative.
   const auto exponentials = [&] {
     if constexpr (has(Trait::softcap)) {
@@ -73,7 +73,7 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
       keep_slopes(S, way, [&](int g, const uint2& four) { smem.slopes[p_use.index][g][thread] = four; });
     }
     if constexpr (has(Trait::alibi)) subtract_bias(S, transforms_of(p).alibi, smem.bias[use.index], key, lane);
-    const int query = own_lengths ? smem.first_query[use.index] : counted_query;
+    const int query = planned ? smem.first_query[use.index] : counted_query;
     if (needs_mask(p, smem, work.key, query)) mask_scores(S, visible(p, smem), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
@@ -91,7 +91,7 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
     if (one_lane) arrive(smem.full_p[p_use.index]);
     p_use.next<p_buffers>();
     use.next<config.stages>();
-    if (own_lengths) return;
+    if (planned) return;
     counted_query += Br;
     if (counted_query >= work.end * Br) counted_query = work.first * Br;
   };
@@ -224,9 +224,9 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   if (threadIdx.x == 0) init_barriers(smem);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
-  if (own_lengths) ptx::griddepcontrol_wait();  // the passes before make the list of key blocks
+  if (planned) ptx::griddepcontrol_wait();  // the passes before make the list of key blocks
   if (!is_listed(p, blockIdx.x)) return;
-  if (own_lengths && threadIdx.x == 64) keep_work(p, smem, blockIdx.x);
+  if (planned && threadIdx.x == 64) keep_work(p, smem, blockIdx.x);
   ptx::bar_sync(barrier_all, config.threads());
   const KeyWork work(p, blockIdx.x);
   if (warp < 4) return values(p, smem, work, warp);

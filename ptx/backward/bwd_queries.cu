@@ -42,7 +42,7 @@ FA3_DEVICE void mask_keys(float (&S)[Bc / 2], const Visible& seen, int j, int ro
 // A consumer warpgroup: 64 rows. `warp` of its four.
 FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& work, int warpgroup, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();
-  if (!own_lengths) griddepcontrol_wait();
+  if (!planned) griddepcontrol_wait();
   if (warpgroup >= work.warpgroups_with_rows) return;
   const int lane = threadIdx.x % 32;
   const bool one_lane = all_lanes_arrive || lane == 0;
@@ -217,7 +217,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   QueriesSmem& smem = *reinterpret_cast<QueriesSmem*>(shared_memory());
-  if (own_lengths) ptx::griddepcontrol_wait();  // the passes before make the list of tiles
+  if (planned) ptx::griddepcontrol_wait();  // the passes before make the list of tiles
   const QueryWork work(p);
   if (!work.exists()) return;
   if (threadIdx.x == 64) keep_work(p, smem, work);

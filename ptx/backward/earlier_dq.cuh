@@ -65,6 +65,6 @@ struct ListedEarlierStrips {
     return Strip(p, RowTile(block->sequence, head, tile * backward_tile_rows), number, i % strips);
   }
 };
-using EarlierDq = std::conditional_t<own_lengths, ListedEarlierStrips, EarlierStrips>;
+using EarlierDq = std::conditional_t<planned, ListedEarlierStrips, EarlierStrips>;
 
 }  // namespace fa3

@@ -24,9 +24,9 @@ struct alignas(1024) KeysSmem {
   uint64_t full_q[config.stages], full_dout[config.stages];  // with the tile's lse, and its delta
   uint64_t empty_q[config.stages], empty_dout[config.stages];
   uint64_t full_p[p_buffers], empty_p[p_buffers];
-  int first_query[own_lengths ? config.stages : 0];  // of the tile in a stage, if its sequence has lengths of its own
-  PlainRows plain_rows[own_lengths];
-  SequenceLoads loads[own_lengths];  // with the sequence itself
+  int first_query[planned ? config.stages : 0];  // of the tile in a stage, if its sequence has lengths of its own
+  PlainRows plain_rows[planned];
+  SequenceLoads loads[planned];  // with the sequence itself
   TileBias bias[has(Trait::alibi) ? config.stages : 0];
   BiasLoads bias_loads[has(Trait::alibi)];
 };
@@ -61,11 +61,11 @@ FA3_DEVICE void keep_work(const Params& p, KeysSmem& smem, int number) {
 
 // What the rows of the keys' sequence see, and whether a tile needs a mask.
 FA3_DEVICE Visible visible(const BackwardParams& p, const KeysSmem& smem) {
-  if constexpr (own_lengths) return visible(smem.loads[0].sequence);
+  if constexpr (planned) return visible(smem.loads[0].sequence);
   return visible(p);
 }
 FA3_DEVICE bool needs_mask(const BackwardParams& p, const KeysSmem& smem, int first_key, int query) {
-  if constexpr (own_lengths) return !smem.plain_rows[0].hold(query);
+  if constexpr (planned) return !smem.plain_rows[0].hold(query);
   return needs_mask(visible(p), first_key, query);
 }
 

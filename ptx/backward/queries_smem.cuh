@@ -17,7 +17,7 @@ struct alignas(1024) QueriesSmem {
   uint64_t full_q[warpgroups], full_dout[warpgroups];
   uint64_t full_k[k_stages], empty_k[k_stages];
   uint64_t full_v[v_stages], empty_v[v_stages];
-  SequenceLoads loads[own_lengths];  // with the sequence itself
+  SequenceLoads loads[planned];  // with the sequence itself
   QueryWork work[transforms_scores];
   RowBias bias[has(Trait::alibi)];
 };
@@ -51,7 +51,7 @@ FA3_DEVICE void keep_work(const PlannedBackwardParams& p, QueriesSmem& smem, con
 
 // What the rows see.
 FA3_DEVICE Visible visible(const BackwardParams& p, const QueriesSmem& smem) {
-  if constexpr (own_lengths) return visible(smem.loads[0].sequence);
+  if constexpr (planned) return visible(smem.loads[0].sequence);
   return visible(p);
 }
 

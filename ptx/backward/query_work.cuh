@@ -36,7 +36,7 @@ struct QueryWork {
     warpgroups_with_rows = exists() ? min((p.sequences[batch].seqlen_q - row + 63) / 64, warpgroups) : 0;
     numbers = (int64_t(head) * p.rows.tiles + number * (Br / backward_tile_rows)) * backward_tile_rows - row;
   }
-  FA3_DEVICE bool exists() const { return !own_lengths || batch >= 0; }
+  FA3_DEVICE bool exists() const { return !planned || batch >= 0; }
   FA3_DEVICE int first_row(int warpgroup) const { return row + 64 * warpgroup; }
   // Blocks of keys that a warpgroup computes: from the first one that the thread block's rows see to the last one that
   // its own may see. Those of the last warpgroup with rows are the most; another one has one block less at most, and so

@@ -38,22 +38,22 @@ struct alignas(1024) BackwardSmem {
   uint64_t sums_ready;          // of the strips that this thread block rounds
   uint64_t staged, stored;      // dV and dK
   KeyClaims claims;
-  Sequence sequence[own_lengths];    // that K is of, which comes with it, if it has lengths of its own
-  PlainRows plain_rows[own_lengths][warpgroups];  // of the keys of each consumer
-  SequenceLoads loads[own_lengths];  // the same for the producer, which is ahead
+  Sequence sequence[planned];        // that K is of, which comes with it, if it has lengths of its own
+  PlainRows plain_rows[planned][warpgroups];  // of the keys of each consumer
+  SequenceLoads loads[planned];  // the same for the producer, which is ahead
   BiasLoads bias_loads[has(Trait::alibi)];
 };
 static_assert(sizeof(BackwardSmem) == config.smem_bytes());
 
 // What the rows of K's sequence see.
 FA3_DEVICE Visible visible(const BackwardParams& p, const BackwardSmem& smem) {
-  if constexpr (own_lengths) return visible(smem.sequence[0]);
+  if constexpr (planned) return visible(smem.sequence[0]);
   return visible(p);
 }
 
 // Does a tile need a mask for the keys of a consumer?
 FA3_DEVICE bool needs_mask(const BackwardParams& p, const BackwardSmem& smem, int warpgroup, int first_key, int query) {
-  if constexpr (own_lengths) return !smem.plain_rows[0][warpgroup].hold(query);
+  if constexpr (planned) return !smem.plain_rows[0][warpgroup].hold(query);
   return needs_mask(visible(p), first_key, query);
 }
 

@@ -42,7 +42,7 @@ FA3_DEVICE void store_dq(const Params& p, BackwardSmem& smem, const KeyWork& wor
 
 // Have so many added before the one of this rank? Lengths that overlap, which nobody should give, let more come.
 FA3_DEVICE bool is_turn(uint32_t added, int rank) {
-  return own_lengths ? added >= uint32_t(rank) : added == uint32_t(rank);
+  return planned ? added >= uint32_t(rank) : added == uint32_t(rank);
 }
 
 // Do key blocks add to dQ in a fixed order?

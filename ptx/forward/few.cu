@@ -273,7 +273,7 @@ FA3_DEVICE void store_rows(const Params& p, Smem& smem, const RowBlock& block, i
   const PackedRows partial(p, block);
 #pragma unroll 1
   for (int row = warp; row < rows; row += warps) {
-    const Place place = place_of(p, block, block.row + row);
+    const RowPlace place = place_of(p, block, block.row + row);
     if (!place.exists) continue;
     float m = lowest_m, l = 0.f, rounded_l = 0.f, o[columns] = {};
 #pragma unroll

@@ -47,7 +47,7 @@ static_assert(has(Trait::splits) && has(Trait::speculative) && !(shares_keys && 
 static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited before O has left its buffer");
 
 // What masks alone ask for is read from the RowBlock each time, for want of registers.
-inline constexpr bool rereads_rows = own_lengths && (is_8bit || config.transforms_scores());
+inline constexpr bool rereads_rows = planned && (is_8bit || config.transforms_scores());
 
 // A consumer warpgroup: 64 rows of each piece. `number` of them, `warp` of its four. The names are those of struct
 // Progress (forward/consumer.cuh).
@@ -255,7 +255,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
   if (config.producers() == 2 ? warp / 4 >= consumers : warp / 4 == consumers) {
-    if constexpr (own_lengths) planned_producer(p, smem, config.producers() == 2 ? warp - 4 * consumers : warp % 4);
+    if constexpr (planned) planned_producer(p, smem, config.producers() == 2 ? warp - 4 * consumers : warp % 4);
     else producer(p, smem, warp % 4);
   } else {
     consumer(p, smem, warp / 4, warp % 4);

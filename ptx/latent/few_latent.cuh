@@ -211,7 +211,7 @@ FA3_DEVICE void store_rows(const float (&o)[o_tiles][most_rows / 2], const RowSu
   const Sinks sinks(p, block, n);
   FinishedRow row[2];
   float weight[2];
-  Place place[2];
+  RowPlace place[2];
 #pragma unroll
   for (int b = 0; b < 2; b++) {
     row[b] = sinks.finish(b, sums.m[n][b], sums.l[n][b]);

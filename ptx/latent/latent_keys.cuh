@@ -23,7 +23,7 @@ class LatentKvProducer : PlannedKvProducer<Params> {
   }
   // For a later block to the L2 cache. One of the tiles that share the keys does, and the others then find it there;
   // where there is but one, memory has enough to do. Of a cluster one thread block does.
-  FA3_DEVICE void send_ahead(const Planned& piece, const Boxes& boxes, int head) const {
+  FA3_DEVICE void send_ahead(const PlannedPiece& piece, const Boxes& boxes, int head) const {
     if (!(multicasts ? rank_in_cluster() == 0 : piece.q_block == 1)) return;
     each_box(boxes, [&](int, int row, int batch) {
 #pragma unroll

@@ -29,9 +29,9 @@ inline constexpr uint32_t slab_units = descriptor_units(Bc * slab_row_bytes);
 inline constexpr int half_slabs = o_columns / slab_columns;
 
 // What the first warpgroup tells the other one with block t.
-class HandOver {
+class FewHandOver {
  public:
-  FA3_DEVICE explicit HandOver(Smem& smem) : smem_(smem) {}
+  FA3_DEVICE explicit FewHandOver(Smem& smem) : smem_(smem) {}
 
   FA3_DEVICE Element* p(uint32_t t) const { return smem_.few_p[t & 1]; }
   FA3_DEVICE Scored& scored(uint32_t t) const { return smem_.scored[t & 1]; }
@@ -49,7 +49,7 @@ class HandOver {
 };
 
 // A consumer's half of O^T of a piece.
-struct Half : TransposedO<o_tiles> {
+struct OHalf : TransposedO<o_tiles> {
   FA3_DEVICE void scale(const float (&alpha)[lane_rows]) {
     TransposedO::scale([&](int, int r) { return alpha[r]; });
   }
@@ -69,9 +69,9 @@ struct Half : TransposedO<o_tiles> {
 };
 
 // The softmax of the first warpgroup: a lane's rows of a piece.
-class Softmax {
+class FewSoftmax {
  public:
-  FA3_DEVICE Softmax(const Params& p, const RowBlock& block, const HandOver& hand_over, Smem& smem, int warp)
+  FA3_DEVICE FewSoftmax(const Params& p, const RowBlock& block, const FewHandOver& hand_over, Smem& smem, int warp)
       : hand_over_(hand_over), among_warps_(smem.warp_rows, 0, warp), warp_(warp), seen_(p, block) {
 #pragma unroll
     for (int r = 0; r < lane_rows; r++) {
@@ -83,7 +83,7 @@ class Softmax {
 
   // Hands over P of block t (A2.6, A2.13, A2.16), whose first key this is, and multiplies O by what it is to be
   // multiplied by before. Returns behind a barrier of the warpgroup.
-  FA3_DEVICE void run(uint32_t t, Accumulators& S, int key, Half& half) {
+  FA3_DEVICE void run(uint32_t t, Accumulators& S, int key, OHalf& half) {
     seen_.mask(S, key, warp_);
     float largest[lane_rows];
     bool exceeds = false;
@@ -141,7 +141,7 @@ class Softmax {
     among_warps_.sync();
   }
   // m becomes the largest score so far, of all warps' keys.
-  FA3_DEVICE void raise(uint32_t t, const float (&largest)[lane_rows], Half& half) {
+  FA3_DEVICE void raise(uint32_t t, const float (&largest)[lane_rows], OHalf& half) {
     float alpha[lane_rows];
     among_warps_.raise(largest, m_, alpha);
 #pragma unroll
@@ -162,7 +162,7 @@ class Softmax {
     among_warps_.sync();  // all have read
   }
 
-  const HandOver& hand_over_;
+  const FewHandOver& hand_over_;
   AmongWarps among_warps_;
   int warp_;
   SeenKeys seen_;
@@ -173,13 +173,13 @@ class Softmax {
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const HalvesRing ring{smem};
-  const HandOver hand_over(smem);
+  const FewHandOver hand_over(smem);
   const Descriptors descriptors(smem);
   const auto k = [&](uint32_t i) { return descriptors.k(KvRing::index(i)); };
   const auto v = [&](uint32_t i) { return moved(descriptors.v(KvRing::index(i)), number * half_slabs * slab_units); };
   const auto p_of = [&](uint32_t t) { return descriptor_start(hand_over.p(t)) | qk_descriptor; };
 
-  Half half;
+  OHalf half;
   uint32_t first = 0;  // use of the K/V ring that holds the block that comes next
   uint32_t t = 0;      // of the blocks that are computed
   for (uint32_t q_use = 0;; q_use++) {
@@ -198,7 +198,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     half.clear();
 
     if (number == 0 && blocks > 0) {
-      Softmax softmax(p, block, hand_over, smem, warp);
+      FewSoftmax softmax(p, block, hand_over, smem, warp);
       const uint64_t q = descriptors.q(q_buffer);
       for (uint32_t i = first; i != end; i++, t++) {
         // A2.4, A2.9: by V's left columns, which come first, and then by K's own and the others.

@@ -32,15 +32,15 @@ struct AppendQuads {
 // How warps share the quads of `rows` rows.
 struct AppendSegments {
   int32_t lane_shift;  // a row has 1 << lane_shift lanes of a warp
-  int32_t of_row;
+  int32_t per_row;
   int64_t warps;
 
   static constexpr AppendSegments of(int64_t rows, int64_t quads) {
     AppendSegments s{};
     while (s.lane_shift < 5 && int64_t{1} << s.lane_shift < quads) s.lane_shift++;
     const int64_t together = 32 >> s.lane_shift;  // rows of a warp
-    s.of_row = int32_t((quads + 31) / 32);
-    s.warps = (rows + together - 1) / together * s.of_row;
+    s.per_row = int32_t((quads + 31) / 32);
+    s.warps = (rows + together - 1) / together * s.per_row;
     return s;
   }
 };

@@ -105,7 +105,7 @@ constexpr bool maps_queries(BackwardMap map) {
   return map == BackwardMap::q || map == BackwardMap::dout || map == BackwardMap::dq;
 }
 
-// The same for sequences with lengths of their own (Trait::own_lengths), whose key blocks the device lists
+// The same for sequences with lengths of their own (Trait::planned), whose key blocks the device lists
 // (backward_list.h). Of `visible` nothing is taken; of `order` heads, batch_heads (the same number), parts, key_sums,
 // section_heads, section (the same number), dq, adders, behind (in blocks, of all that are listed), done_behind (0: a
 // pass rounds all) and counters. `added` counts for each part of a head of K and V of each entry that is a sequence's
@@ -169,7 +169,7 @@ static_assert(sizeof(CenteredBackwardParams) <= 4096);
 constexpr size_t parameter_bytes(const BackwardRow& row) {
   if (row.has(Trait::centered_k)) return sizeof(CenteredBackwardParams);
   if (row.transforms_scores()) return sizeof(TransformedBackwardParams);
-  return row.has(Trait::own_lengths) ? sizeof(PlannedBackwardParams) : sizeof(BackwardParams);
+  return row.has(Trait::planned) ? sizeof(PlannedBackwardParams) : sizeof(BackwardParams);
 }
 
 }  // namespace fa3

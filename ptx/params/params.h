@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "../plan/divisor.h"
-#include "../plan/planned.h"
+#include "../plan/planned_piece.h"
 #include "../plan/work.h"
 #include "../table/row.h"
 #include "score_transforms.h"
@@ -64,7 +64,7 @@ struct ListedForwardParams : ForwardParams {
 };
 static_assert(sizeof(ListedForwardParams) <= 4096);
 
-// The same for sequences with lengths of their own (Trait::own_lengths). Of `visible` they take the packing, and with
+// The same for sequences with lengths of their own (Trait::planned). Of `visible` they take the packing, and with
 // packed heads seqlen_q, the most of any sequence, from which slots have their rows; of `tiles` the heads (first_row is
 // 0); of `pieces` nothing.
 //
@@ -74,7 +74,7 @@ static_assert(sizeof(ListedForwardParams) <= 4096);
 struct PlannedForwardParams : ForwardParams {
   static constexpr int v_boxes = 7, o_boxes = 4;
   TensorMap v_rows[v_boxes], o_rows[o_boxes];  // maps of v and o; those numbered i have boxes of 1 << i rows
-  const Planned* planned;  // there is room for as many entries as thread blocks may have for first pieces
+  const PlannedPiece* entries;  // there is room for as many entries as thread blocks may have for first pieces
   const PlannedCounts* counts;
 
   // Where K and V lie in pages (null: they do not), their maps are those of the pages: {head_dim, page_size, heads,
@@ -105,7 +105,7 @@ struct ScaleTensor {
 };
 
 // What kernels with scales take (fa3.h says what it means). With own lengths batch entries of scales and of v_mean are
-// sequences (Planned::sequence_number), and lse_offset lies as LSE does.
+// sequences (PlannedPiece::sequence_number), and lse_offset lies as LSE does.
 struct Scales {
   ScaleTensor q, k, v;
   const float* o;       // null: 1
@@ -145,7 +145,7 @@ struct ForwardBlocks {
   bool scales = false, transforms = false, qv = false, latent_scales = false;
 };
 constexpr ForwardBlocks blocks_of(const ForwardRow& row) {
-  const bool planned = row.has(Trait::own_lengths), scales = row.has_scales();
+  const bool planned = row.has(Trait::planned), scales = row.has_scales();
   return {!planned && (scales || row.has(Trait::splits)), planned, scales, row.transforms_scores(), row.has(Trait::qv),
           row.is_latent()};
 }
@@ -155,7 +155,7 @@ template <class Block>
 struct Without {};
 template <ForwardBlocks taken>
 struct ForwardParamsWith
-    : std::conditional_t<taken.planned, PlannedForwardParams,
+    : std::conditional_t<taken.entries, PlannedForwardParams,
                          std::conditional_t<taken.list, ListedForwardParams, ForwardParams>>,
       std::conditional_t<taken.scales, ScaleBlock, Without<ScaleBlock>>,
       std::conditional_t<taken.transforms, TransformBlock, Without<TransformBlock>>,
@@ -167,7 +167,7 @@ struct ForwardLayout {
   size_t scales, transforms, qv, latent_scales, bytes;
 
   constexpr explicit ForwardLayout(ForwardBlocks taken) {
-    size_t end = taken.planned ? PlannedForwardParams::end
+    size_t end = taken.entries ? PlannedForwardParams::end
                  : taken.list  ? sizeof(ListedForwardParams)
                                : sizeof(ForwardParams);
     const auto align = [&end](size_t alignment) { return end = (end + alignment - 1) / alignment * alignment; };

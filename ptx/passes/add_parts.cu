@@ -48,7 +48,7 @@ class AddParts {
   static_assert(sizeof(Shared) <= config.smem_bytes());
 
   // Of two rows of a lane: m and l, and O of the warp's columns, two of each row and group.
-  struct Sums {
+  struct PartSums {
     float m[2] = {-1e30f, -1e30f}, l[2] = {};
     float4 o[chunk_groups] = {};
 
@@ -83,7 +83,7 @@ class AddParts {
     const int entry = first + int(threadIdx.x), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int own = 0;
     if (entry < entries) {
-      const int part = __ldcg(&p_.planned[entry].part), parts = __ldcg(&p_.planned[entry].parts);
+      const int part = __ldcg(&p_.entries[entry].part), parts = __ldcg(&p_.entries[entry].parts);
       if (part == 0 && parts > 1) own = p_.tiles.heads * strips() * chunks(parts);
     }
     int sum = own;
@@ -107,7 +107,7 @@ class AddParts {
 #pragma unroll
     for (int step = threads / 2; step > 0; step /= 2)
       if (shared_.before[low + step] <= item) low += step;
-    const Planned piece = p_.planned[first + low];
+    const PlannedPiece piece = p_.entries[first + low];
     item -= shared_.before[low];
     const int parts = piece.parts, strip_chunks = chunks(parts), chunk = item % strip_chunks;
     const int head = item / strip_chunks / strips(), strip = item / strip_chunks - head * strips();
@@ -120,7 +120,7 @@ class AddParts {
     const int slot_rows = Packing::slot_rows(int(packing.rows(p_.visible.seqlen_q)), p_.tile_rows, PartStrip::rows);
     const int64_t first_slot = int64_t{piece.slot} * p_.tiles.heads + head * parts;
 
-    Sums sums;
+    PartSums sums;
     const int step = shares ? warps : 1;
     const auto strip_of = [&](int part) { return PartStrip(p_.partials, (first_slot + part) * slot_rows + row); };
     for (int part = shares ? warp : 0; part < parts; part += batch * step) {
@@ -163,7 +163,7 @@ class AddParts {
   }
 
   // From these groups of columns on, rows from `first` on.
-  FA3_DEVICE void store(const Sums& sums, const Planned& piece, int head_kv, int first, int group) const {
+  FA3_DEVICE void store(const PartSums& sums, const PlannedPiece& piece, int head_kv, int first, int group) const {
     const int lane = threadIdx.x % 32, column = 8 * (group + lane % 4);
     const Output& out = p_.output;
     const Packing packing = p_.visible.packing;

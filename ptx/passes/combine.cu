@@ -34,7 +34,7 @@ FA3_DEVICE void unpack(const uint4& piece, float (&x)[piece_elements<dtype>]) {
 
 // A piece of a row over the parts so far.
 template <int columns>
-struct Merged {
+struct MergedRow {
   float m = -INFINITY;    // the largest LSE
   float l = 0.f;          // the sum of exp(LSE - m); 0 if no part has seen a key
   float o[columns] = {};  // the sums of exp(LSE - m) O
@@ -75,13 +75,13 @@ struct MergeWork {
 
 // A share's parts, some at a time: their LSE and a thread's pieces of their O.
 template <CombineDtype dtype>
-class Parts {
+class LoadedParts {
  public:
   static constexpr int columns = piece_elements<dtype>;
   float lse[combine_rows][combine_batch];  // -inf where there is no part or row
   uint4 pieces[combine_rows][combine_batch];
 
-  FA3_DEVICE Parts(const CombineParams& p, const MergeWork& work) : p_(p), work_(work) {
+  FA3_DEVICE LoadedParts(const CombineParams& p, const MergeWork& work) : p_(p), work_(work) {
     left_ = work.row < p.rows ? (p.parts - work.share + p.shares - 1) / p.shares : 0;
     const int64_t at = work.share * p.o_parts_stride_part + work.batch * p.o_parts_stride_batch +
                        work.row * p.o_parts_stride_row + work.head * p.o_parts_stride_head + work.piece * columns;
@@ -128,12 +128,12 @@ class Parts {
 };
 
 template <CombineDtype dtype>
-using MergedRows = Merged<piece_elements<dtype>>[combine_rows];
+using MergedRows = MergedRow<piece_elements<dtype>>[combine_rows];
 
 // All parts of the thread's share.
 template <CombineDtype dtype>
 FA3_DEVICE void add_parts(const CombineParams& p, const MergeWork& work, MergedRows<dtype>& sums) {
-  Parts<dtype> parts(p, work);
+  LoadedParts<dtype> parts(p, work);
   parts.load_lse();
   parts.template load_pieces<false>();
 #pragma unroll 1
@@ -177,7 +177,7 @@ static_assert(sizeof(MergeShared) <= config.smem_bytes());
 
 // The sums of all shares, to the threads of the first one.
 template <int columns>
-FA3_DEVICE void add_shares(const CombineParams& p, int share, Merged<columns> (&sums)[combine_rows]) {
+FA3_DEVICE void add_shares(const CombineParams& p, int share, MergedRow<columns> (&sums)[combine_rows]) {
   MergeShared& shared = *reinterpret_cast<MergeShared*>(shared_memory());
   if (share > 0) {
 #pragma unroll
@@ -210,11 +210,11 @@ FA3_DEVICE void add_shares(const CombineParams& p, int share, Merged<columns> (&
 
 // The rows, complete.
 template <int columns>
-FA3_DEVICE void store(const CombineParams& p, const MergeWork& work, const Merged<columns> (&sums)[combine_rows]) {
+FA3_DEVICE void store(const CombineParams& p, const MergeWork& work, const MergedRow<columns> (&sums)[combine_rows]) {
 #pragma unroll
   for (int r = 0; r < combine_rows; r++) {
     if (!work.has_row(p, r)) return;
-    const Merged<columns>& sum = sums[r];
+    const MergedRow<columns>& sum = sums[r];
     const int row = work.row + r * p.head_slots;
     if (p.lse && work.piece == 0)
       p.lse[work.batch * p.lse_stride_batch + work.head * p.lse_stride_head + row * p.lse_stride_row] =

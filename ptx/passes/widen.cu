@@ -27,10 +27,10 @@ FA3_DEVICE int sequence_of_row(const int32_t* cu_seqlens, int batch, int row) {
 }
 
 // The lines of a thread block, from `first` on.
-struct HeadBlock {
+struct WidenedBlock {
   int batch, head, first;
 
-  FA3_DEVICE HeadBlock(const HeadBlocks& blocks, int number) {
+  FA3_DEVICE WidenedBlock(const HeadBlocks& blocks, int number) {
     const int line_block = number / blocks.heads;
     head = number - line_block * blocks.heads;
     batch = line_block / blocks.per_head;
@@ -39,13 +39,13 @@ struct HeadBlock {
 };
 
 // The scale of a row: its block's, or its sequence's.
-FA3_DEVICE float scale_of_row(const WidenParams& p, const WidenedTensor& t, const HeadBlock& at, int row) {
+FA3_DEVICE float scale_of_row(const WidenParams& p, const WidenedTensor& t, const WidenedBlock& at, int row) {
   const int sequence = t.cu_seqlens ? sequence_of_row(t.cu_seqlens, p.batch, row) : at.batch;
   return __ldg(t.scale + int64_t(sequence) * t.scale_stride_batch + int64_t(at.head) * t.scale_stride_head +
                int64_t(row / rows_of_scale) * t.scale_stride_block);
 }
 
-FA3_DEVICE uint16_t* copy_of_row(const WidenedTensor& t, const HeadBlock& at, int row) {
+FA3_DEVICE uint16_t* copy_of_row(const WidenedTensor& t, const WidenedBlock& at, int row) {
   return t.to + ((int64_t(at.batch) * t.rows + row) * t.heads_and_columns() + at.head * t.head_dim);
 }
 
@@ -58,7 +58,7 @@ FA3_DEVICE uint32_t widen_pair(uint32_t pair, float scale) {
 }
 
 // Where a copy's row comes from, of the first head; null if its page or batch entry does not exist.
-FA3_DEVICE const uint8_t* source_of_row(const WidenedTensor& t, const HeadBlock& at, int row) {
+FA3_DEVICE const uint8_t* source_of_row(const WidenedTensor& t, const WidenedBlock& at, int row) {
   int entry = at.batch, row_of_entry = row;
   if (t.page_table) {
     const int page = row / t.page_size;
@@ -79,7 +79,7 @@ FA3_DEVICE uint32_t widen_pair(uint32_t pair, float scale) {
 }
 
 template <Widened widened>
-FA3_DEVICE void widen_rows(const WidenParams& p, const WidenedTensor& t, const HeadBlock& at) {
+FA3_DEVICE void widen_rows(const WidenParams& p, const WidenedTensor& t, const WidenedBlock& at) {
   constexpr int threads = config.threads();
   uint16_t* const to = copy_of_row(t, at, at.first);
   constexpr bool exact = widened == Widened::exact;
@@ -115,7 +115,7 @@ FA3_DEVICE void widen_rows(const WidenParams& p, const WidenedTensor& t, const H
 
 // A thread has 8 columns of a V tile, which are 8 of its rows, and writes them key by key.
 template <bool bf16>
-FA3_DEVICE void widen_tiles(const WidenParams& p, const WidenedTensor& t, const HeadBlock& at) {
+FA3_DEVICE void widen_tiles(const WidenParams& p, const WidenedTensor& t, const WidenedBlock& at) {
   const int tile = int(threadIdx.x) / t.pieces;
   if (tile >= min(t.blocks.lines, t.lines - at.first)) return;
   const int column = (int(threadIdx.x) - tile * t.pieces) * widened_columns, first = (at.first + tile) * v_tile_keys;
@@ -144,7 +144,7 @@ FA3_DEVICE void widen_tiles(const WidenParams& p, const WidenedTensor& t, const 
 // O of the forward pass has v_mean in it, and dP of the copies has not: D, which is dO . O - dLSE, becomes what it is
 // for V without the mean by as much more dLSE. And P of the copies wants LSE without what lse_offset added.
 template <bool bf16>
-FA3_DEVICE void correct_rows(const WidenParams& p, const HeadBlock& at) {
+FA3_DEVICE void correct_rows(const WidenParams& p, const WidenedBlock& at) {
   const int lanes = 1 << p.lanes_shift, rows_at_once = config.threads() >> p.lanes_shift;
   const int lane = threadIdx.x & (lanes - 1), first = at.first + (threadIdx.x >> p.lanes_shift);
   const int column = lane * 8;
@@ -196,14 +196,14 @@ FA3_DEVICE void widen(const WidenParams& p) {
   for (int which = 0; which < 3; which++) {
     const WidenedTensor& t = p.tensors[which];
     if (block < t.blocks.count) {
-      const HeadBlock place(t.blocks, block);
+      const WidenedBlock place(t.blocks, block);
       if (t.tiles) return widen_tiles<bf16>(p, t, place);
       if (!t.scale) return widen_rows<Widened::exact>(p, t, place);
       return widen_rows<bf16 ? Widened::bf16 : Widened::fp16>(p, t, place);
     }
     block -= t.blocks.count;
   }
-  correct_rows<bf16>(p, HeadBlock(p.blocks, block));
+  correct_rows<bf16>(p, WidenedBlock(p.blocks, block));
 }
 
 }  // namespace fa3

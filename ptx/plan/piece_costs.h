@@ -1,4 +1,4 @@
-// What a piece of work costs, for both planners: the host's (src/forward) and the one on the device (plan_lengths.h).
+// What a piece of work costs, for both planners: the host's (src/forward) and the one on the device (plan_forward.h).
 // Plain C++, read by both sides. Times are in nanoseconds; src/forward/plan/cost.cpp has what was measured.
 #pragma once
 #include <cstdint>
@@ -38,9 +38,9 @@ constexpr bool worth_splitting(int64_t split, int64_t whole) {
 // has a row at a time. It reads m and l of 64 parts at once, two in a lane, and of further ones later: measured at d
 // 128 with one tile of 131072 keys, 94 parts of 22 blocks take 3.7 us longer than 64 of 32 blocks.
 constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t warpgroups) {
-  const int64_t of_row = 700 + 47 * parts + (parts > 32 ? 800 : 0) + (parts > 64 ? 4000 : 0);
+  const int64_t row_time = 700 + 47 * parts + (parts > 32 ? 800 : 0) + (parts > 64 ? 4000 : 0);
   const int32_t at_once = static_cast<int32_t>(4 * warpgroups);  // the device divides 32 bits sooner
-  return (static_cast<int32_t>(rows) + at_once - 1) / at_once * of_row;
+  return (static_cast<int32_t>(rows) + at_once - 1) / at_once * row_time;
 }
 
 }  // namespace fa3

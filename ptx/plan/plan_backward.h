@@ -1,6 +1,7 @@
-// The planner for the backward pass of packed lengths: from lengths that only the device knows to a list of key blocks
-// (backward_list.h). Plain C++, read by both sides: a thread block runs it on the device (backward/passes/bwd_plan.cu),
-// tests run the same on the host. How its loops run, `threads`, is what plan_lengths.h says.
+// The planner for the backward pass of varlen sequences: from lengths that only the device knows to a list of key
+// blocks (backward_list.h). Plain C++, read by both sides: a thread block runs it on the device
+// (backward/passes/plan_backward.cu), tests run the same on the host. How its loops run, `threads`, is what
+// plan_forward.h says.
 //
 // The order: the key blocks of a sequence follow each other, as Q, dO and the sums of dQ are then in the L2 cache; from
 // the first to the last, as under a causal mask the first has the most tiles, or the other way round where DqOrder says
@@ -10,7 +11,7 @@
 #include <cstdint>
 
 #include "backward_list.h"
-#include "plan_lengths.h"
+#include "plan_forward.h"
 
 namespace fa3 {
 
@@ -153,8 +154,8 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
     int32_t longest = 0;
     if (blocks > 0) {
       const QTiles first = tiles_of_block(p, sequence, 0), middle = tiles_of_block(p, sequence, (blocks - 1) / 2);
-      const int32_t of_first = first.end - first.begin, of_middle = middle.end - middle.begin;
-      longest = of_first > of_middle ? of_first : of_middle;
+      const int32_t first_length = first.end - first.begin, middle_length = middle.end - middle.begin;
+      longest = first_length > middle_length ? first_length : middle_length;
     }
     list.sequences[i] = sequence;
     room.longest_block[i] = longest;

@@ -1,4 +1,4 @@
-// What the planner for packed lengths (plan_lengths.h) is told, what it writes, and the memory that it needs. Plain
+// What the planner for varlen sequences (plan_forward.h) is told, what it writes, and the memory that it needs. Plain
 // C++, read by both sides.
 //
 // Grid and workspace must not depend on lengths: how many entries and slots there may be follows from what the host
@@ -8,12 +8,12 @@
 
 #include "divisor.h"
 #include "piece_costs.h"
-#include "planned.h"
+#include "planned_piece.h"
 
 namespace fa3 {
 
 // What the host says for all lengths. Numbers of tiles and slots are those of one head.
-struct PlanLengthsParams {
+struct PlanForwardParams {
   Lengths lengths;
   Window window;
   Cuts cuts;
@@ -44,17 +44,17 @@ struct PlanLengthsParams {
 };
 
 // Where the plan goes, in device memory.
-struct LengthsPlan {
+struct PlannedPieces {
   PlannedCounts* counts;
-  Planned* entries;     // most_tiles + most_slots of them
-  Sequence* sequences;  // these two only where they do not fit into PlanScratch, else null
+  PlannedPiece* entries;  // most_tiles + most_slots of them
+  Sequence* sequences;    // these two only where they do not fit into PlanScratch, else null
   int32_t* tiles;
 };
 
 // What the pass takes.
-struct PlanLengthsPassParams {
-  PlanLengthsParams call;
-  LengthsPlan plan;
+struct PlanForwardPassParams {
+  PlanForwardParams call;
+  PlannedPieces plan;
 };
 
 // All tiles of a call, by the lengths that a unit makes of them: class c has the pieces of more than c and up to c + 1
@@ -127,15 +127,15 @@ constexpr int64_t most_constant_slots(int64_t tiles, int64_t tiles_each, int64_t
 constexpr int64_t most_entries(int64_t tiles, int64_t slots) { return tiles + slots; }
 
 // In one piece of device memory, aligned to 64 bytes: counts, entries, and what only the pass reads.
-constexpr int64_t plan_bytes(const PlanLengthsParams& p) {
+constexpr int64_t plan_bytes(const PlanForwardParams& p) {
   const int64_t sequences = int32_t{p.sequences}, entries = most_entries(p.most_tiles, p.most_slots);
   const bool fit = sequences <= PlanScratch::most_sequences;
   return 64 * (1 + entries) + (fit ? 0 : 32 * sequences + 4 * (PlanScratch::groups + 1) * sequences + 4);
 }
-inline LengthsPlan plan_at(void* memory, const PlanLengthsParams& p) {
+inline PlannedPieces plan_at(void* memory, const PlanForwardParams& p) {
   unsigned char* const bytes = static_cast<unsigned char*>(memory);
   PlannedCounts* const counts = reinterpret_cast<PlannedCounts*>(bytes);
-  Planned* const entries = reinterpret_cast<Planned*>(bytes + 64);
+  PlannedPiece* const entries = reinterpret_cast<PlannedPiece*>(bytes + 64);
   if (p.sequences <= PlanScratch::most_sequences) return {counts, entries, nullptr, nullptr};
   Sequence* const sequences = reinterpret_cast<Sequence*>(entries + most_entries(p.most_tiles, p.most_slots));
   return {counts, entries, sequences, reinterpret_cast<int32_t*>(sequences + p.sequences)};

@@ -1,5 +1,5 @@
-// The sequences of a call in which each has lengths of its own ("packed lengths"), which only the device knows: where a
-// sequence lies, how long it is and which keys its rows see. Plain C++, read by both sides.
+// The sequences of a call in which each has lengths of its own ("varlen sequences"), which only the device knows: where
+// a sequence lies, how long it is and which keys its rows see. Plain C++, read by both sides.
 #pragma once
 #include <cstdint>
 
@@ -104,8 +104,8 @@ struct Cuts {
 // How many each may become, at most. Without a chunk of positions, sides: of the window that have a bound.
 constexpr int64_t most_chunks(int64_t max_q, int64_t max_k, int64_t chunk) {
   // Queries before the first key's position are a chunk of their own, which has no keys.
-  const int64_t of_q = max_q == 0 ? 1 : (max_q + chunk - 2) / chunk + 1, of_k = (max_k + chunk - 1) / chunk + 1;
-  return of_q < of_k ? of_q : of_k;
+  const int64_t q_chunks = max_q == 0 ? 1 : (max_q + chunk - 2) / chunk + 1, k_chunks = (max_k + chunk - 1) / chunk + 1;
+  return q_chunks < k_chunks ? q_chunks : k_chunks;
 }
 constexpr int64_t most_periods(int64_t max_q, int64_t sides, int64_t period) {
   return max_q == 0 ? 1 : 1 + sides * ((max_q + period - 2) / period);

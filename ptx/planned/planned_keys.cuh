@@ -47,7 +47,7 @@ class PlannedKvProducer {
       const uint32_t slot = PieceRing::index(t);
       wait(pieces.full[slot], PieceRing::parity(t));
       if (pieces.number[slot] == Claims::none) break;
-      const Planned& piece = pieces.planned[slot];
+      const PlannedPiece& piece = pieces.entries[slot];
       const int head = config.packs_heads() ? pieces.head[slot] : pieces.head[slot] / p_.heads_per_kv;
       const InFlight in_flight(p_, pieces.number[slot], config.packs_heads() ? pieces.count[0] : 0);
       // The block at which the next piece is asked for: late, so that it goes to a thread block that is ready for it,
@@ -70,7 +70,7 @@ class PlannedKvProducer {
           next[lookahead - 1] = boxes_of(piece.sequence, j - lookahead);
         } else if constexpr (looks_beyond) {
           if (left == lookahead - 1) looked_up = is_there(t + 1);
-          const Planned& following = pieces.planned[PieceRing::index(t + 1)];
+          const PlannedPiece& following = pieces.entries[PieceRing::index(t + 1)];
           const int following_block = blocks_each * following.end - lookahead + left;
           if (looked_up && following_block >= blocks_each * following.begin)
             next[lookahead - 1] = boxes_of(following.sequence, following_block);

@@ -99,7 +99,7 @@ class PieceProducer {
 
   // Four lanes load an entry. It may have been written just now: not through the L1 cache.
   FA3_DEVICE uint4 load_entry(int number) const {
-    const Planned* const entry = p_.planned + number / p_.tiles.heads;
+    const PlannedPiece* const entry = p_.entries + number / p_.tiles.heads;
     return lane_ < 4 && number >= 0 ? __ldcg(reinterpret_cast<const uint4*>(entry) + lane_) : uint4{};
   }
 
@@ -107,7 +107,7 @@ class PieceProducer {
     PieceRing& pieces = smem_.pieces;
     const uint32_t slot = PieceRing::index(t);
     wait(pieces.empty[slot], PieceRing::parity(t) ^ 1);
-    if (lane_ < 4) reinterpret_cast<uint4*>(&pieces.planned[slot])[lane_] = quarter;
+    if (lane_ < 4) reinterpret_cast<uint4*>(&pieces.entries[slot])[lane_] = quarter;
     if (lane_ == 0) {
       pieces.number[slot] = number;
       pieces.head[slot] = number - number / p_.tiles.heads * p_.tiles.heads;

@@ -1,5 +1,5 @@
-// The producer warpgroup where sequences have lengths of their own (Trait::own_lengths): its pieces come from a list in
-// device memory (planned.h). The consumers are told the same, in the same order, as by producer.cuh.
+// The producer warpgroup where sequences have lengths of their own (Trait::planned): its pieces come from a list in
+// device memory (planned_piece.h). The consumers are told the same, in the same order, as by producer.cuh.
 //
 // From the claim of a piece until its entry of the list is there it takes 1.5 us. So a warp does nothing else: it hands
 // pieces over to the others in shared memory, the next one while they load the present one. Where K and V lie in pages,

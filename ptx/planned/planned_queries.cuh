@@ -14,7 +14,7 @@ FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before)
   PieceRing& pieces = smem.pieces;
   const uint32_t slot = PieceRing::index(t);
   const bool end = pieces.number[slot] == Claims::none;  // then the rest of the slot means nothing
-  const Planned& piece = pieces.planned[slot];
+  const PlannedPiece& piece = pieces.entries[slot];
   const bool open = !bounded_left || piece.sequence.left == no_bound;
   // Under a causal mask later rows see more keys. So that no warpgroup always has those, the order is reversed from
   // piece to piece. In a window all see as many; there the order stays, so that what a warpgroup skips at the end of

@@ -12,7 +12,7 @@ struct BackwardRow : TiledRow {
   constexpr bool all_gradients() const { return gradients == Gradients::all; }
   // Is it the library's own for all gradients, whose thread blocks take one key block after another (bwd.cu)?
   constexpr bool takes_several_blocks() const { return all_gradients() && !has(Trait::as_written); }
-  // Rows of the tiles that packed lengths are listed in (backward_list.h): those of the kernel that computes dQ.
+  // Rows of the tiles that varlen sequences are listed in (backward_list.h): those of the kernel that computes dQ.
   constexpr int listed_rows() const { return gradients == Gradients::keys ? 128 : Br; }
   constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
 
@@ -45,14 +45,14 @@ struct BackwardRow : TiledRow {
   }
 
   constexpr bool valid() const {
-    return has_only(traits, Trait::of_backward) &&
+    return has_only(traits, Trait::backward_traits) &&
            (all_gradients() ? Br % 64 == 0 : Br == (gradients == Gradients::queries ? 128 : 64)) &&
            Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 && d <= (all_gradients() ? 128 : 256) && dv == d &&
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
-           (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
-           (!transforms_scores() || has(Trait::own_lengths)) &&
+           (!has(Trait::planned) || !has(Trait::as_written)) &&
+           (!transforms_scores() || has(Trait::planned)) &&
            (!has(Trait::centered_k) ||
-            (has(Trait::own_lengths) && !transforms_scores() && gradients != Gradients::keys &&
+            (has(Trait::planned) && !transforms_scores() && gradients != Gradients::keys &&
              !has(Trait::one_key_block))) &&
            moved_registers() <= launched_registers(threads());
   }

@@ -59,11 +59,11 @@ enum class Gradients { all, keys, queries };
 enum class Pass {
   empty_rows,
   tile_v,
-  plan_lengths,
+  plan_forward,
   add_parts,
   bwd_prepare,
   bwd_finish,
-  bwd_plan,
+  plan_backward,
   bwd_key_means,
   widen,
   quantize,
@@ -138,14 +138,14 @@ enum class Trait : uint32_t {
   // ptxas makes other main loops with it: e4m3 at d 256, causal, -2%, bf16 at d 64 -0.25%.
   early_first_q = 1 << 13,
 
-  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (planned.h); and
-  // heads may have sinks (tile/scores/sinks.cuh). Rows without it have the lengths of the call, and no sinks. Backward
-  // rows, and passes before and behind them, take key blocks from a list (backward_list.h); all that these rows know of
-  // sinks is in LSE.
-  own_lengths = 1 << 14,
+  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there
+  // (planned_piece.h); and heads may have sinks (tile/scores/sinks.cuh). Rows without it have the lengths of the call,
+  // and no sinks. Backward rows, and passes before and behind them, take key blocks from a list (backward_list.h); all
+  // that these rows know of sinks is in LSE.
+  planned = 1 << 14,
 
   // Scores are changed before they are masked (tile/scores/score_transform.cuh): each is capped, cap tanh(score / cap);
-  // or loses its head's slope times the distance of query and key. Both have own_lengths, as those rows take every
+  // or loses its head's slope times the distance of query and key. Both have `planned`, as those rows take every
   // mask.
   softcap = 1 << 15,
   alibi = 1 << 16,
@@ -205,18 +205,19 @@ enum class Trait : uint32_t {
   // What all rows of fwd.cu share; those of packed heads; and both with lengths of their own. Then backward rows.
   fast = chosen | splits | speculative | hold_exps,
   fast_packed = fast | early_claim | early_first_q,
-  served = fast | own_lengths,
-  served_packed = fast_packed | own_lengths,
+  planned_fast = fast | planned,
+  planned_packed = fast_packed | planned,
   one_tile_each = chosen | no_producer | one_tile,
-  served_few = chosen | splits | early_claim | early_first_q | own_lengths | few_rows,
-  centered_served = own_lengths | centered_k,
-  capped_alibi = own_lengths | softcap | alibi,
+  planned_few = chosen | splits | early_claim | early_first_q | planned | few_rows,
+  planned_centered = planned | centered_k,
+  capped_alibi = planned | softcap | alibi,
 
   // What a row of each kind may have.
-  of_backward = chosen | hold_exps | own_lengths | softcap | alibi | one_key_block | as_written | prepares_ahead |
-                keeps_together | centered_k,
-  of_pass = rotates | own_lengths,
-  of_forward = (one_key_block - 1) | multicast | half_rows | one_tile,  // all that stand above the first one, and these
+  backward_traits = chosen | hold_exps | planned | softcap | alibi | one_key_block | as_written | prepares_ahead |
+                    keeps_together | centered_k,
+  pass_traits = rotates | planned,
+  forward_traits =
+      (one_key_block - 1) | multicast | half_rows | one_tile,  // all that stand above the first one, and these
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
 

@@ -24,7 +24,7 @@ struct PassRow {
   static constexpr int cluster_blocks() { return 1; }
 
   constexpr bool valid() const {
-    return has_only(traits, Trait::of_pass) && pass_threads % 32 == 0 && pass_threads <= 1024 &&
+    return has_only(traits, Trait::pass_traits) && pass_threads % 32 == 0 && pass_threads <= 1024 &&
            pass_threads * pass_blocks <= 2048 && pass_blocks * (pass_bytes + 1024) <= 228 * 1024 &&
            (!quantizes() || (pass_threads >= d && pass_threads <= 2 * d));
   }

@@ -100,8 +100,8 @@ struct ForwardRow : TiledRow {
   // takes one more than it asks for, with 128 registers for a thread.
   constexpr int resident_blocks() const {
     if (!has(Trait::one_tile)) return 1;
-    const int of_memory = 228 * 1024 / (smem_bytes() + 1024), of_registers = 512 / threads();
-    return of_memory < of_registers ? of_memory : of_registers;
+    const int by_memory = 228 * 1024 / (smem_bytes() + 1024), by_registers = 512 / threads();
+    return by_memory < by_registers ? by_memory : by_registers;
   }
 
   // And of O for one WGMMA of PV. ptxas makes no instruction that has more registers than the thread has at the launch,
@@ -171,7 +171,7 @@ struct ForwardRow : TiledRow {
   }
   constexpr int few_p_bytes() const { return few_p_buffers() * most_rows() * stage_keys() * element_bytes(); }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
-  constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
+  constexpr int sequence_bytes() const { return has(Trait::planned) && !packs_heads() ? 1024 : 0; }
   // With VLayout::latent: the scales of each stage's rows (LandedLatent in tile/smem.cuh).
   constexpr int latent_scale_bytes() const { return stages * stage_keys() * latent_scales() * 4; }
   constexpr int bytes_beside_landings() const {
@@ -182,12 +182,12 @@ struct ForwardRow : TiledRow {
   constexpr int smem_bytes() const { return bytes_beside_landings() + landing_buffers() * landing_bytes(); }
 
   constexpr bool valid() const {
-    return has_only(traits, Trait::of_forward) &&
+    return has_only(traits, Trait::forward_traits) &&
            Br % 64 == 0 && warpgroups() >= (packs_heads() || has(Trait::one_tile) ? 1 : 2) && warpgroups() <= 4 &&
            Bc % 16 == 0 &&
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
            (!halves_columns() || (dv % 128 == 0 && stages == (splits_latent() ? 3 : keeps_latent() ? 4 : 2) &&
-                                  Bc % 32 == 0 && packs_heads() && warpgroups() == 1 && has(Trait::own_lengths) &&
+                                  Bc % 32 == 0 && packs_heads() && warpgroups() == 1 && has(Trait::planned) &&
                                   !has(Trait::shares_keys) && !has(Trait::alibi))) &&
            (!has(Trait::few_rows) || (packs_heads() && warpgroups() == 1 && !split_stage() &&
                                       !has(Trait::shares_keys) &&
@@ -200,13 +200,13 @@ struct ForwardRow : TiledRow {
            (has_power_of_two_stages() || packs_heads()) && q_buffers >= warpgroups() &&
            q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() && (is_8bit() ? valid_8bit() : valid_16bit()) &&
            (!packs_heads() || (!is_8bit() && o_from_registers() && has(Trait::early_claim))) &&
-           (!stores_fp32() || (!is_8bit() && has(Trait::own_lengths))) &&
+           (!stores_fp32() || (!is_8bit() && has(Trait::planned))) &&
            (!has(Trait::shares_keys) ||
             (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
            // The paper's own algorithms take neither a bound on the left nor own lengths.
-           (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
-           (!has(Trait::own_lengths) || slab_bytes() == 128) &&
-           (!transforms_scores() || (has(Trait::own_lengths) && !block_scales())) &&
+           (has(Trait::splits) || !has(Trait::planned)) && (!bounded_left() || has(Trait::planned)) &&
+           (!has(Trait::planned) || slab_bytes() == 128) &&
+           (!transforms_scores() || (has(Trait::planned) && !block_scales())) &&
            (!has(Trait::one_tile) || (has(Trait::no_producer) && !has(Trait::splits) && q_buffers == warpgroups() &&
                                       !is_8bit() && !packs_heads())) &&
            (!has(Trait::skip_masked) || causal()) &&
@@ -215,7 +215,7 @@ struct ForwardRow : TiledRow {
            smem_bytes() <= 227 * 1024 && moved_registers() <= launched_registers(threads());
   }
   constexpr bool valid_16bit() const {
-    const bool has_e4m3_keys = has_wide_q() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
+    const bool has_e4m3_keys = has_wide_q() && kv_scales == KvScales::heads && has(Trait::planned) && dv == d &&
                             d % 64 == 0 && !transforms_scores() && (!widens() || landing_buffers() >= 2);
     const bool takes_latent = is_latent() && has(Trait::qv) && stage_keys() == 64 && !has(Trait::multicast) &&
                               v_row_bytes() == 2 * latent_scales() * slab_bytes();
@@ -225,7 +225,7 @@ struct ForwardRow : TiledRow {
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
            // Of boxes of keys the planned producer loads no scales, and it lands every V.
-           (!has(Trait::own_lengths) || (!block_scales() && lands_v())) &&
+           (!has(Trait::planned) || (!block_scales() && lands_v())) &&
            o_from_registers() && (!block_scales() || (Bc == rows_of_scale && !split_stage())) &&
            (!has(Trait::two_level) || block_scales());
   }
@@ -353,8 +353,8 @@ struct Row {
 inline constexpr auto rows = [] {
   std::array<Row, row_count> all{};
   int n = 0;
-  const auto add = [&](const auto& of_kind) {
-    for (const auto& row : of_kind) all[n] = Row::of(row, n), n++;
+  const auto add = [&](const auto& rows_of_kind) {
+    for (const auto& row : rows_of_kind) all[n] = Row::of(row, n), n++;
   };
   add(forward_rows), add(backward_rows), add(pass_rows);
   return all;

@@ -45,7 +45,7 @@ struct TiledRow {
   // fewer columns. With own lengths boxes of one row begin at multiples of 128 bytes, as TMA wants them.
   constexpr int slab_bytes() const {
     const bool is_small = d * element_bytes() <= 64 && dv * element_bytes() <= 64;
-    return has(Trait::narrow_slabs) || (is_small && !has(Trait::own_lengths)) ? 64 : 128;
+    return has(Trait::narrow_slabs) || (is_small && !has(Trait::planned)) ? 64 : 128;
   }
   constexpr int slab_columns() const { return slab_bytes() / element_bytes(); }
   constexpr int slabs() const { return (d + slab_columns() - 1) / slab_columns(); }

@@ -65,14 +65,14 @@ class Claims {
 
   enum class NeedsWorkspace { unknown, yes, no };
 
-  // planned: what the list holds, if it lies in device memory (Trait::own_lengths). needs: what an object before this
+  // counts: what the list holds, if it lies in device memory (Trait::planned). needs: what an object before this
   // one has said when it was ready; this one goes on.
-  FA3_DEVICE explicit Claims(const Params& p, PlannedCounts planned = {},
+  FA3_DEVICE explicit Claims(const Params& p, PlannedCounts counts = {},
                              NeedsWorkspace needs = NeedsWorkspace::unknown)
-      : p_(p), next_(taker()), prepared_(needs == NeedsWorkspace::yes), needs_(needs), planned_(planned) {}
+      : p_(p), next_(taker()), prepared_(needs == NeedsWorkspace::yes), needs_(needs), counts_(counts) {}
 
   // How many pieces there are.
-  FA3_DEVICE int count() const { return own_lengths ? planned_.entries * p_.tiles.heads : p_.pieces.count(); }
+  FA3_DEVICE int count() const { return planned ? counts_.entries * p_.tiles.heads : p_.pieces.count(); }
 
   // Asks for the next piece. To be called before the last V of the present one is loaded: the consumers take their
   // tickets after that V has come, and so find them cleared.
@@ -122,7 +122,7 @@ class Claims {
   // How many tiles have tickets.
   FA3_DEVICE int ticket_tiles() const {
     if constexpr (halves_columns) return 0;  // a pass adds parts up
-    return own_lengths ? planned_.slots / 2 * p_.tiles.heads : p_.pieces.ticket_tiles;
+    return planned ? counts_.slots / 2 * p_.tiles.heads : p_.pieces.ticket_tiles;
   }
 
   FA3_DEVICE int claim() {
@@ -159,7 +159,7 @@ class Claims {
   int next_;
   bool prepared_;
   const NeedsWorkspace needs_;
-  const PlannedCounts planned_;
+  const PlannedCounts counts_;
 };
 
 }  // namespace fa3

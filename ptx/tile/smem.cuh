@@ -26,13 +26,13 @@ struct alignas(16) RowBlock {
   // With a bound on the left: how many of the piece's blocks come behind those that it computes. The next RowBlock of
   // the warpgroup counts them among its own that are skipped.
   int skipped_later[bounded_left];
-  Sequence sequence[own_lengths];  // the rows are of, if it has lengths of its own
+  Sequence sequence[planned];  // the rows are of, if it has lengths of its own
   // With ALiBi: the sequence's number in the call, and the position of its row 0 among the keys.
   int32_t sequence_number[has(Trait::alibi)], first_position[has(Trait::alibi)];
 
   // Where row 0 of the sequence lies in the tensors of queries.
   FA3_DEVICE int q_row() const {
-    if constexpr (own_lengths) return sequence[0].q_row;
+    if constexpr (planned) return sequence[0].q_row;
     else return 0;
   }
   static constexpr int end_of_work = -1;
@@ -46,7 +46,7 @@ struct KeyBlock {
 
 // What the rows see.
 FA3_DEVICE Visible visible(const Params& p, const RowBlock& block) {
-  if constexpr (own_lengths) return visible(p, block.sequence[0]);
+  if constexpr (planned) return visible(p, block.sequence[0]);
   else return visible(p);
 }
 
@@ -118,23 +118,23 @@ struct LatentShare {
   float weighted[4][fits][rows], rounded[4][fits][rows], fit[fits][rows];
 };
 
-// Pieces of the list in device memory (Trait::own_lengths), on their way from the warp that claims them to those that
+// Pieces of the list in device memory (Trait::planned), on their way from the warp that claims them to those that
 // load for them (planned_producer.cuh). A slot that is full holds a piece of the thread block's, in their order.
 struct PieceRing {
-  static constexpr int depth = 2, slots = own_lengths ? depth : 0;
+  static constexpr int depth = 2, slots = planned ? depth : 0;
   static constexpr int kv_warps = config.lands_v() ? 1 : 2;  // those that load K and V
   static constexpr int readers = kv_warps + 1;               // and one for Q; each releases every piece
 
-  Planned planned[slots];
+  PlannedPiece entries[slots];
   int number[slots];  // of the piece; Claims::none after the last one
   int head[slots];    // of its rows, as tiles count heads
   uint64_t full[slots], empty[slots];
-  uint64_t wanted[own_lengths];  // the next piece may be claimed
-  bool fit_grid[own_lengths];    // pieces_fit_grid
-  int count[own_lengths && config.packs_heads()];  // pieces of all thread blocks
+  uint64_t wanted[planned];  // the next piece may be claimed
+  bool fit_grid[planned];    // pieces_fit_grid
+  int count[planned && config.packs_heads()];  // pieces of all thread blocks
   // Where a warp has Q and the claims to see to: what Claims are made of anew for each piece, for want of registers.
-  PlannedCounts counts[own_lengths && config.lands_v()];
-  bool needs_workspace[own_lengths && config.lands_v()];
+  PlannedCounts counts[planned && config.lands_v()];
+  bool needs_workspace[planned && config.lands_v()];
 
   // t: number of the piece among those of the thread block.
   static FA3_DEVICE uint32_t index(uint32_t t) { return t % depth; }
@@ -237,7 +237,7 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
       ptx::mbarrier_init(ptx::shared_address(&smem.cluster_piece[0].full), 1);
       ptx::mbarrier_init(ptx::shared_address(&smem.cluster_piece[0].taken), 1);
     }
-  if constexpr (own_lengths)
+  if constexpr (planned)
     if (warp < PieceRing::slots) {
       ptx::mbarrier_init(ptx::shared_address(&smem.pieces.full[warp]), 1);
       ptx::mbarrier_init(ptx::shared_address(&smem.pieces.empty[warp]), PieceRing::readers);
@@ -250,7 +250,7 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
 // their calls are short, so tickets are cleared beside the loads. With own lengths it is known when the first Q has
 // come, or the first piece.
 FA3_DEVICE bool pieces_fit_grid(const Params& p, const Smem& smem) {
-  if constexpr (own_lengths) return config.packs_heads() && smem.pieces.fit_grid[0];
+  if constexpr (planned) return config.packs_heads() && smem.pieces.fit_grid[0];
   return config.packs_heads() && p.pieces.count() <= int(gridDim.x);
 }
 

@@ -16,6 +16,6 @@ inline constexpr int warpgroups = config.warpgroups();  // consumers; the produc
 inline constexpr bool bounded_left = config.bounded_left(), bounded_right = config.bounded_right();
 
 // Does each sequence have lengths of its own?
-inline constexpr bool own_lengths = has(Trait::own_lengths);
+inline constexpr bool planned = has(Trait::planned);
 
 }  // namespace fa3

@@ -31,7 +31,7 @@ AppendParams params_of(const AppendProblem& problem, const AppendPlan& plan) {
   p.tensors[0] = tensor_of(problem.q, rotary.dim), p.tensors[1] = tensor_of(problem.k, rotary.dim);
   p.tensors[2] = tensor_of(problem.v, 0);
   p.q_end = plan.q_end, p.k_end = plan.k_end, p.quads = plan.quads;
-  p.lane_shift = plan.segments.lane_shift, p.segments = Divisor::of(plan.segments.of_row);
+  p.lane_shift = plan.segments.lane_shift, p.segments = Divisor::of(plan.segments.per_row);
   p.rows = narrow(problem.rows);
   p.rows_of_sequence = Divisor::of(narrow(problem.packed ? problem.rows : problem.sequence_rows));
   p.batch = narrow(problem.batch);

@@ -170,7 +170,7 @@ class Check {
   }
 
   // One number for each sequence; absent is fine.
-  Status of_sequences(const char* name, const fa3_tensor& tensor, bool wide, View& view) const {
+  Status per_sequence(const char* name, const fa3_tensor& tensor, bool wide, View& view) const {
     if (!is_there(tensor)) return FA3_OK;
     if (problem_.rows_alone)
       return must_be_absent(name, tensor, "where packed rows have no cu_seqlens_new: there are no sequences");
@@ -196,7 +196,7 @@ class Check {
       if (cu.dim[0] == 0) return fail(invalid, "cu_seqlens_new.dim[0] is 0, must be the number of sequences and 1");
       problem_.batch = cu.dim[0] - 1;
     }
-    return of_sequences("seqused_new", p_.seqused_new, false, problem_.seqused);
+    return per_sequence("seqused_new", p_.seqused_new, false, problem_.seqused);
   }
 
   // Where k and v go.
@@ -215,7 +215,7 @@ class Check {
       if (Status status = must_be_given("cache_seqlens", p_.cache_seqlens, "with k, or slot_mapping for packed rows"))
         return status;
     }
-    if (Status status = of_sequences("cache_seqlens", p_.cache_seqlens, false, problem_.cache_seqlens)) return status;
+    if (Status status = per_sequence("cache_seqlens", p_.cache_seqlens, false, problem_.cache_seqlens)) return status;
     if (!is_there(p_.k)) return FA3_OK;
     if (problem_.has_pages && is_there(p_.cache_batch_idx))
       return fail(unsupported, "page_table and cache_batch_idx cannot be had together (of an absent tensor the rank is "
@@ -223,7 +223,7 @@ class Check {
     if (problem_.has_pages) return pages();
     problem_.capacity = problem_.cache_rows;
     if (is_there(p_.cache_batch_idx))
-      return of_sequences("cache_batch_idx", p_.cache_batch_idx, false, problem_.cache_batch_idx);
+      return per_sequence("cache_batch_idx", p_.cache_batch_idx, false, problem_.cache_batch_idx);
     return is_batch("k_cache", p_.k_cache);
   }
 
@@ -268,7 +268,7 @@ class Check {
                                         "where rotary_cos is and cache_seqlens is not"))
         return status;
     if (!problem_.rows_alone)
-      return of_sequences("rotary_positions", p_.rotary_positions, true, problem_.positions);
+      return per_sequence("rotary_positions", p_.rotary_positions, true, problem_.positions);
     if (Status status = numbers("rotary_positions", p_.rotary_positions, true, problem_.positions)) return status;
     return must_equal({"rotary_positions", 0, p_.rotary_positions.dim[0]}, dim(first_name(), first(), 1));
   }

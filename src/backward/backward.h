@@ -14,7 +14,7 @@ struct Card;
 struct Device;
 
 // The caller's parameters after validation, with every default resolved.
-struct BackwardProblem : ServedShape, ProblemScales {
+struct BackwardProblem : PlannedShape, ProblemScales {
   View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim or head_dim_v), but for v as tiles (ProblemScales), as
   View dq, dk, dv;        // the gradients are
   View lse, dlse;         // (batch, heads, seqlen_q, 1); dlse.data is null where it is absent
@@ -66,16 +66,16 @@ enum class BackwardStep {
   gradients,  // all of them, or dK and dV
   queries,    // then dQ
   finish,     // dQ, and dK and dV of several parts
-  plan_lengths,  // first of all, of served problems: the list of key blocks
-  key_means      // then, with FA3_FLAG_CENTERED_K
+  plan_backward,  // first of all, of planned problems: the list of key blocks
+  key_means       // then, with FA3_FLAG_CENTERED_K
 };
 struct BackwardLaunch {
   BackwardStep step;
   int row;
   int32_t work;  // tiles of queries, or blocks of keys or queries
 };
-// What a served problem has beside that (lengths.h). Of `order` it has what PlannedBackwardParams takes.
-struct ServedRun {
+// What a planned problem has beside that (planned.h). Of `order` it has what PlannedBackwardParams takes.
+struct PlannedRun {
   PlanBackwardParams call;
   size_t list, sink_sums;  // in the workspace
   int32_t sink_sums_each;  // of a head
@@ -92,11 +92,11 @@ struct BackwardRun {
   KeyOrder order;      // its counters are in the workspace
   BlockOrder query_order;  // of the kernel that computes dQ only
   // What stands where in the workspace, in bytes from its start; dq_sums and visits if that kernel sums dQ up, counters
-  // if it computes all gradients, key_sums if order.key_sums > 1, of a served problem if there are several parts. The
+  // if it computes all gradients, key_sums if order.key_sums > 1, of a planned problem if there are several parts. The
   // last counters are the visits.
   bool sums_dq;
   size_t lse, delta, key_sums, dq_sums, counters, visits, counters_end, workspace_bytes;
-  ServedRun served;  // of a served problem
+  PlannedRun planned;  // of a planned problem
 };
 
 // A call: so many runs, one after the other, in the same workspace, of `entries` batch entries each, but for the last

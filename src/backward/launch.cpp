@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "backward/backward.h"
-#include "backward/lengths.h"
+#include "backward/planned.h"
 #include "device/enqueue.h"
 #include "device/modules.h"
 #include "device/tensor_map.h"
@@ -111,7 +111,7 @@ fa3_status launch(const BackwardProblem& given, const BackwardPlan& plan, const 
     if (fa3_status status = get_function(device, plan.widen.row, stream, first.function)) return status;
     first.launch = plan.widen, first.params = widen_params(given, plan.widening, all);
   }
-  if (problem.served) return launch_lengths(problem, plan.last, first, device, rest, stream);
+  if (problem.planned) return launch_planned(problem, plan.last, first, device, rest, stream);
   CUfunction functions[2][BackwardRun::most_launches];
   for (const bool is_last : {false, true}) {
     const BackwardRun& run = is_last ? plan.last : plan.run;

@@ -132,8 +132,8 @@ Visits visits_of(const Visible& seen, int64_t key_blocks, const BackwardRow& row
   Visits visits;
   for (int32_t block = 0; block < key_blocks; ++block) {
     const QTiles tiles = tiles_of(seen.rows_of(block * row.Bc, block * row.Bc + row.Bc - 1), row.Br);
-    const int64_t its = std::max(0, tiles.end - tiles.begin);
-    visits.all += its, visits.longest = std::max(visits.longest, its);
+    const int64_t visited = std::max(0, tiles.end - tiles.begin);
+    visits.all += visited, visits.longest = std::max(visits.longest, visited);
   }
   return visits;
 }

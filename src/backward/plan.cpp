@@ -5,7 +5,7 @@
 //   finish     a pass: rounds the last dQ, unless all keys are one block; and adds up dK and dV where K/V heads have
 //              several parts
 // Where gradients are float32 that pass stores all of them, and adds them to what is there if that is asked for; but dQ
-// that a kernel of its own computes, and dK and dV of packed lengths in one part (lengths.cpp), the kernels store.
+// that a kernel of its own computes, and dK and dV of varlen sequences in one part (planned.cpp), the kernels store.
 // At head dimensions for which no kernel computes all gradients, `prepare` is for all rows, `gradients` computes dK and
 // dV, then `queries` computes dQ, and `finish` only adds up dK and dV.
 // Of e4m3 a pass makes copies of 16 bits before all of them (widen.cpp), and the rest is as with 16 bits.
@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "backward/backward.h"
-#include "backward/lengths.h"
+#include "backward/planned.h"
 #include "backward/order.h"
 #include "error.h"
 #include "integers.h"
@@ -36,7 +36,7 @@ bool stores_fp32(const BackwardRow& row) {
 
 bool fits(const BackwardRow& row, const BackwardProblem& problem) {
   return row.gradients != Gradients::queries && row.dtype == dtype_of(problem.q.dtype) &&
-         row.has(Trait::own_lengths) == problem.served && (problem.served || row.mask == problem.mask()) &&
+         row.has(Trait::planned) == problem.planned && (problem.planned || row.mask == problem.mask()) &&
          row.has(Trait::softcap) == has_softcap(problem) && row.has(Trait::alibi) == has_slopes(problem) &&
          (row.has(Trait::centered_k) == problem.centered_k || row.gradients == Gradients::keys) &&
          row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
@@ -73,14 +73,14 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
               has_softcap(problem) && has_slopes(problem) ? "with softcap and alibi_slopes, any"
               : has_softcap(problem) ? "with softcap, any"
               : has_slopes(problem) ? "with alibi_slopes, any"
-              : problem.served ? "with lengths, windows or sinks, any" : problem.causal ? "causal" : "no");
+              : problem.planned ? "with lengths, windows or sinks, any" : problem.causal ? "causal" : "no");
 }
 
 // Has the table all that runs with this row?
 constexpr bool is_complete(const BackwardRow& row) {
   if (row.gradients == Gradients::queries) return true;
-  const bool planned = row.has(Trait::own_lengths);
-  const Trait traits = planned ? Trait::own_lengths : Trait::plain;
+  const bool planned = row.has(Trait::planned);
+  const Trait traits = planned ? Trait::planned : Trait::plain;
   return pass_of(Pass::bwd_prepare, row.d, traits) >= 0 && pass_of(Pass::bwd_finish, row.d, traits) >= 0 &&
          (!planned || pass_of(Pass::bwd_key_means, row.d) >= 0) &&
          (row.all_gradients() ||
@@ -193,10 +193,10 @@ fa3_status plan(const BackwardProblem& given, const Card& card, BackwardPlan& pl
   int n;
   if (fa3_status status = find_row(problem, n)) return status;
   if (fa3_status status = check_lengths(problem)) return status;
-  if (problem.served) {
+  if (problem.planned) {
     plan.entries = problem.batch, plan.runs = 1;
     plan.by_card = depends_on_card(problem, backward_row(n));
-    return plan_lengths_run(problem, n, card, plan.last);
+    return plan_planned_run(problem, n, card, plan.last);
   }
   const BackwardRow& row = backward_row(n);
   const int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);

@@ -324,7 +324,7 @@ struct AllRows {
   int64_t q, k;
 };
 AllRows all_rows_of(const BackwardProblem& problem, int64_t b) {
-  ServedShape all = problem;
+  PlannedShape all = problem;
   all.lengths.used_q = all.lengths.used_k = nullptr;
   const Sequence s = sequence_of(all, b);
   return {problem.total_q < 0 ? problem.q.dim[1] : s.seqlen_q, problem.total_k < 0 ? problem.k.dim[1] : s.seqlen_k};

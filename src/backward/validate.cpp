@@ -7,7 +7,7 @@
 #include "integers.h"
 #include "rules/attention.h"
 #include "rules/scales.h"
-#include "rules/served.h"
+#include "rules/planned.h"
 #include "rules/tensor.h"
 #include "rules/together.h"
 
@@ -35,8 +35,8 @@ struct Argument {
     return {name, rank, output, !host && rank == 4, rules != Rules::shapes, host, packed ? -1 : 0};
   }
   Status check_rank_and_dims(Rules rules) const {
-    Expected its = expected(rules);
-    return packed ? lift(its, tensor) : check_dims(its, tensor);
+    Expected wanted = expected(rules);
+    return packed ? lift(wanted, tensor) : check_dims(wanted, tensor);
   }
 };
 constexpr size_t argument_count = 10;
@@ -116,9 +116,9 @@ Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, arg
     if (Status status = check_dtype_of("dout", p.dout.dtype, device, false)) return status;
   for (const Argument& argument : arguments) {
     if (argument.rank == 3) continue;
-    const fa3_tensor* const its = &argument.tensor;
-    const bool is_qkv = its == &p.q || its == &p.k || its == &p.v;
-    const int32_t dtype = its->dtype, other = is_qkv || !is_e4m3 ? p.q.dtype : p.dout.dtype;
+    const fa3_tensor* const tensor = &argument.tensor;
+    const bool is_qkv = tensor == &p.q || tensor == &p.k || tensor == &p.v;
+    const int32_t dtype = tensor->dtype, other = is_qkv || !is_e4m3 ? p.q.dtype : p.dout.dtype;
     if (argument.output && dtype == FA3_DTYPE_FP32) continue;
     if (Status status = check_dtype_of(argument.name, dtype, device, is_qkv)) return status;
     if ((device || is_qkv) && dtype != other)

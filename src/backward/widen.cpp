@@ -74,8 +74,8 @@ WidenParams widen_params(const BackwardProblem& problem, const Widening& widenin
   // A warp has one row or several.
   const auto lanes = std::bit_ceil(static_cast<uint64_t>(divide_up(problem.head_dim_v, 8)));
   params.lanes_shift = std::bit_width(lanes) - 1;
-  const int64_t of_block = corrected_at_once * (rows[widen_pass].threads >> params.lanes_shift);
-  params.blocks = blocks_of_heads(problem.q.dim[0], problem.heads, problem.q.dim[1], of_block);
+  const int64_t block_lines = corrected_at_once * (rows[widen_pass].threads >> params.lanes_shift);
+  params.blocks = blocks_of_heads(problem.q.dim[0], problem.heads, problem.q.dim[1], block_lines);
   params.rows = narrow(problem.q.dim[1]);
   params.heads_per_kv = Divisor::of(narrow(problem.heads_per_kv()));
   params.head_dim_v = narrow(problem.head_dim_v);

@@ -11,16 +11,16 @@
 
 namespace fa3 {
 
-// Sequence b; of a problem that is not served, the batch entry.
-inline Sequence sequence_of(const ServedShape& shape, int64_t b) {
-  if (!shape.served)
+// Sequence b; of a problem that is not planned, the batch entry.
+inline Sequence sequence_of(const PlannedShape& shape, int64_t b) {
+  if (!shape.planned)
     return {0, narrow(b), 0, narrow(b), narrow(shape.seqlen_q), narrow(shape.seqlen_k), no_bound, no_bound};
   const int32_t total_q = narrow(shape.total_q), total_k = narrow(shape.total_k);
   return sequence_at(shape.lengths, total_q, total_k, shape.window, narrow(b));
 }
 
 // The keys of the query's chunk, from 0 on also for a position before it. int64, as chunks may be of any size.
-inline Keys keys_of_chunk(const ServedShape& shape, const Sequence& s, int64_t query) {
+inline Keys keys_of_chunk(const PlannedShape& shape, const Sequence& s, int64_t query) {
   const int64_t position = query + s.seqlen_k - s.seqlen_q, size = shape.chunk;
   if (position < 0) return {0, 0};
   const int64_t begin = position / size * size;
@@ -28,8 +28,8 @@ inline Keys keys_of_chunk(const ServedShape& shape, const Sequence& s, int64_t q
 }
 
 // The keys that a query sees: begin and end never fall from one query to the next, and lie within the sequence.
-inline Keys seen_keys(const ServedShape& shape, const Sequence& s, int64_t query) {
-  if (!shape.served) return {0, narrow(visible_keys(shape, query))};
+inline Keys seen_keys(const PlannedShape& shape, const Sequence& s, int64_t query) {
+  if (!shape.planned) return {0, narrow(visible_keys(shape, query))};
   Keys keys = visible_of(s, true, true, {0}).of(narrow(query));
   if (shape.chunk > 0) {
     const Keys chunk = keys_of_chunk(shape, s, query);
@@ -46,11 +46,11 @@ class SequenceTasks {
   SequenceTasks(const SequenceTasks&) = delete;
   ~SequenceTasks() { std::free(first_); }
 
-  // tasks_of(b): how many sequence b has; where the problem is not served all have as many as the first one.
+  // tasks_of(b): how many sequence b has; where the problem is not planned all have as many as the first one.
   template <class TasksOf>
-  fa3_status count(const ServedShape& shape, const TasksOf& tasks_of) {
+  fa3_status count(const PlannedShape& shape, const TasksOf& tasks_of) {
     batch_ = shape.batch;
-    if (!shape.served) {
+    if (!shape.planned) {
       each_ = tasks_of(0);
       if (!__builtin_mul_overflow(each_, batch_, &all_)) return FA3_OK;
       return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");

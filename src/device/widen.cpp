@@ -48,9 +48,10 @@ View packed_copy(const View& like, fa3_dtype dtype, char* workspace, size_t at) 
   return view;
 }
 
-HeadBlocks blocks_of_heads(int64_t batch, int64_t heads, int64_t lines, int64_t of_block) {
-  const int64_t of_head = divide_up(lines, of_block);
-  return {narrow(batch * heads * of_head), Divisor::of(narrow(of_head)), Divisor::of(narrow(heads)), narrow(of_block)};
+HeadBlocks blocks_of_heads(int64_t batch, int64_t heads, int64_t lines, int64_t block_lines) {
+  const int64_t per_head = divide_up(lines, block_lines);
+  return {narrow(batch * heads * per_head), Divisor::of(narrow(per_head)), Divisor::of(narrow(heads)),
+          narrow(block_lines)};
 }
 
 WidenedTensor widened_rows(const View& from, const View& to, const View& scale, const int32_t* cu_seqlens) {

@@ -19,7 +19,7 @@ bool rows_can_be_widened(const View& view);
 View packed_copy(const View& like, fa3_dtype dtype, char* workspace, size_t at);
 
 // So many lines of a thread block, of the lines of each head.
-HeadBlocks blocks_of_heads(int64_t batch, int64_t heads, int64_t lines, int64_t of_block);
+HeadBlocks blocks_of_heads(int64_t batch, int64_t heads, int64_t lines, int64_t block_lines);
 
 // Copied row by row: of batched tensors, rows of a batch entry to the same of the copy. cu_seqlens: of packed ones.
 WidenedTensor widened_rows(const View& from, const View& to, const View& scale, const int32_t* cu_seqlens);

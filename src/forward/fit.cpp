@@ -8,11 +8,11 @@
 #include "forward/candidate.h"
 #include "forward/plan/copies.h"
 #include "forward/plan/cost.h"
-#include "forward/plan/lengths.h"
+#include "forward/plan/planned.h"
 #include "forward/plan/tiles.h"
 #include "integers.h"
 #include "rules/attention.h"
-#include "rules/served.h"
+#include "rules/planned.h"
 #include "rules/transforms.h"
 
 namespace fa3 {
@@ -37,16 +37,16 @@ constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
   return row.d + row.dv != other.d + other.dv ? row.d + row.dv < other.d + other.dv : row.d < other.d;
 }
 
-// What makes a problem served.
-constexpr const char* served_kinds =
+// What makes a problem planned.
+constexpr const char* planned_kinds =
     "lengths of their own, pages, windows, sinks, softcap, alibi_slopes, qv, o of fp32, head dimensions above 256 or "
     "FA3_FLAG_BATCH_INVARIANT";
 
 // The dim that is the head dimension, of the caller's q or of v.
-int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.served && total >= 0 ? 2 : 3; }
+int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.planned && total >= 0 ? 2 : 3; }
 
-// Whatever a served problem's mask is, its rows take it as a window.
-Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::window : problem.mask(); }
+// Whatever a planned problem's mask is, its rows take it as a window.
+Mask mask_of(const ForwardProblem& problem) { return problem.planned ? Mask::window : problem.mask(); }
 
 // Does it take one query and many alike?
 bool takes_any_queries_alike(const ForwardRow& row) {
@@ -74,9 +74,9 @@ bool has_needless_scales(const Candidate& candidate) {
 
 constexpr bool is_choosable(const ForwardRow& row) { return row.has(Trait::chosen); }
 
-// The rows for served problems, and no others, are for windows, so that a list of the rows of a mask need not ask.
+// The rows for planned problems, and no others, are for windows, so that a list of the rows of a mask need not ask.
 static_assert(std::all_of(forward_rows.begin(), forward_rows.end(), [](const ForwardRow& row) {
-  return !is_choosable(row) || row.has(Trait::own_lengths) == (row.mask == Mask::window);
+  return !is_choosable(row) || row.has(Trait::planned) == (row.mask == Mask::window);
 }));
 
 // Rows that fit the same problems.
@@ -118,11 +118,11 @@ static_assert(std::all_of(forward_rows.begin(), forward_rows.end(), [](const For
          static_cast<size_t>(row.dtype) < choosable_rows[0].size();
 }));
 
-// Few enough for packed heads? In packed lengths that may be so although one sequence has many: prompts among others
+// Few enough for packed heads? In varlen sequences that may be so although one sequence has many: prompts among others
 // that get one token after the other. These would read K and V once for each head.
 bool has_few_queries(const ForwardProblem& problem) {
   if (problem.seqlen_q <= most_packed_queries) return true;
-  return problem.served && problem.total_q >= 0 && problem.total_q <= most_packed_queries * problem.batch;
+  return problem.planned && problem.total_q >= 0 && problem.total_q <= most_packed_queries * problem.batch;
 }
 
 // Does it take rows with packed heads, of which O is in two halves?
@@ -143,7 +143,7 @@ bool is_wide(const ForwardProblem& problem) {
 void find_rows(const ForwardProblem& problem, bool copies, Fit& fit) {
   const auto dtype = static_cast<size_t>(dtype_of(problem.q.dtype));
   const RowList& candidates = choosable_rows[static_cast<size_t>(mask_of(problem))][dtype];
-  const bool invariant = problem.served && problem.batch_invariant;
+  const bool invariant = problem.planned && problem.batch_invariant;
   const bool may_pack =
       is_wide(problem) || (invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem));
   // Where K and V are widened, no other rows hold large head dimensions.
@@ -158,10 +158,10 @@ void find_rows(const ForwardProblem& problem, bool copies, Fit& fit) {
     if (!holds(candidate) || (packs && !packs_if_alone) || !takes(candidate) || row.takes_copies() != copies ||
         has_needless_scales(candidate))
       continue;
-    Fit& of_kind = packs ? packed : row.has(Trait::one_tile) ? brief : fit;
-    if (of_kind.count && is_narrower(forward_row(of_kind.rows[0]), row)) continue;
-    if (of_kind.count && is_narrower(row, forward_row(of_kind.rows[0]))) of_kind.count = 0;
-    of_kind.rows[of_kind.count++] = n;
+    Fit& kept = packs ? packed : row.has(Trait::one_tile) ? brief : fit;
+    if (kept.count && is_narrower(forward_row(kept.rows[0]), row)) continue;
+    if (kept.count && is_narrower(row, forward_row(kept.rows[0]))) kept.count = 0;
+    kept.rows[kept.count++] = n;
   }
   for (int n = 0; n < brief.count; ++n) fit.rows[fit.count++] = brief.rows[n];
   if (!may_pack && fit.count) packed.count = 0;
@@ -178,16 +178,16 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   find_rows(problem, false, fit);
   fit.v_tiles_row = -1;
   if (may_be_copied(problem)) {
-    Fit others{};
-    find_rows(problem, true, others);
-    for (int i = 0; i < others.count; ++i) fit.rows[fit.count++] = others.rows[i];
+    Fit more{};
+    find_rows(problem, true, more);
+    for (int i = 0; i < more.count; ++i) fit.rows[fit.count++] = more.rows[i];
   }
   if (dtype == Dtype::e4m3 && !problem.v_tiles) {
     ForwardProblem tiled = problem;
     tiled.v_tiles = true;
-    Fit others{};
-    find_rows(tiled, false, others);
-    if (others.count) fit.v_tiles_row = others.rows[0];
+    Fit more{};
+    find_rows(tiled, false, more);
+    if (more.count) fit.v_tiles_row = more.rows[0];
   }
   if (fit.count) return FA3_OK;
   return fail(unsupported,
@@ -199,7 +199,7 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
               : dtype != Dtype::e4m3   ? ""
               : problem.v_tiles        ? " with v as tiles"
                                        : " with v row by row",
-              problem.served ? served_kinds : problem.causal ? "causal mask" : "no mask");
+              problem.planned ? planned_kinds : problem.causal ? "causal mask" : "no mask");
 }
 
 // The one that the caller named.
@@ -219,7 +219,7 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   const struct {
     const char* name;
     bool row, problem;
-  } features[] = {{served_kinds, row.has(Trait::own_lengths), problem.served},
+  } features[] = {{planned_kinds, row.has(Trait::planned), problem.planned},
                   {"softcap", row.has(Trait::softcap), has_softcap(problem)},
                   {"alibi_slopes", row.has(Trait::alibi), has_slopes(problem)},
                   {"o of fp32", row.stores_fp32(), problem.widens_o()},
@@ -263,7 +263,7 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "
                 "%s %lld that makes more than %lld", row.name, ll(problem.heads_per_kv()),
                 ll(candidate.packing().rows(1)),
-                problem.served && problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1] (seqlen_q)", ll(problem.seqlen_q),
+                problem.planned && problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1] (seqlen_q)", ll(problem.seqlen_q),
                 ll(max_seqlen));
   fit = {{n}, 1, -1};
   return FA3_OK;
@@ -271,8 +271,8 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
 
 // On a device with as many multiprocessors as there may be, which makes the most pieces.
 bool pieces_fit(const Candidate& candidate) {
-  PlanLengthsParams params;
-  return plan_lengths_params(candidate, Simulation::most_multiprocessors, params);
+  PlanForwardParams params;
+  return plan_forward_params(candidate, Simulation::most_multiprocessors, params);
 }
 
 }  // namespace
@@ -286,10 +286,10 @@ fa3_status fit(const ForwardProblem& problem, Fit& fit) {
   fit.count = 0;
   for (int i = 0; i < all; ++i) {
     const Candidate candidate{problem, forward_row(fit.rows[i])};
-    if (problem.served ? pieces_fit(candidate) : tiles_fit(candidate)) fit.rows[fit.count++] = fit.rows[i];
+    if (problem.planned ? pieces_fit(candidate) : tiles_fit(candidate)) fit.rows[fit.count++] = fit.rows[i];
   }
   if (fit.count) return FA3_OK;
-  if (problem.served)
+  if (problem.planned)
     return fail(unsupported,
                 "%lld sequences of up to %lld queries (max_seqlen_q, or q.dim[1]) in blocks of %d rows, with %lld "
                 "heads each, may be more pieces than the kernels count, which is up to %lld",

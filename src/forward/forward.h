@@ -13,13 +13,13 @@ struct Card;
 struct Device;
 
 // The caller's parameters after validation, with every default resolved.
-struct ForwardProblem : ServedShape, ProblemScales {
+struct ForwardProblem : PlannedShape, ProblemScales {
   View q, k, v, o, lse;  // (batch, seqlen, heads, head_dim or head_dim_v); lse (batch, heads, seqlen_q)
   bool wants_lse;
   const char* kernel;  // the caller's; null: any that fits
   bool two_level;      // FA3_FLAG_TWO_LEVEL
 
-  // Of a served problem, as what ServedShape has.
+  // Of a planned problem, as what PlannedShape has.
   int64_t page_size;        // 0: no pages
   View page_table;          // (batch, pages of a sequence, 1, 1) of int32; dims 0 if there are no pages
   bool batch_invariant;     // FA3_FLAG_BATCH_INVARIANT
@@ -60,20 +60,20 @@ struct Fit {
 };
 
 // The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the
-// smallest head dimensions that hold it (larger ones are never faster). Problems that are served run on rows with
-// Trait::own_lengths, others never do. Refuses a name that does not fit, and what the kernels' 32-bit counters cannot
+// smallest head dimensions that hold it (larger ones are never faster). Problems that are planned run on rows with
+// Trait::planned, others never do. Refuses a name that does not fit, and what the kernels' 32-bit counters cannot
 // hold.
 fa3_status fit(const ForwardProblem& problem, Fit& fit);
 
-// What stands where in the workspace, in bytes from its start: the struct Workspace; of a served problem, from
-// FA3_FORWARD_WORKSPACE_BYTES on, the plan that the device makes (lengths.h), which is not used if there is a schedule;
+// What stands where in the workspace, in bytes from its start: the struct Workspace; of a planned problem, from
+// FA3_FORWARD_WORKSPACE_BYTES on, the plan that the device makes (planned.h), which is not used if there is a schedule;
 // then, if tiles are split, tickets and partial results.
 struct WorkspaceLayout {
   size_t tickets, partials, bytes;
 };
 
-// The problem on a row. If it is served, the list is the device's to make: of tiles only their heads say something, and
-// tiles, pieces and slots are as many as there may be.
+// The problem on a row. If it is planned, the list is the device's to make: of tiles only their heads say something,
+// and tiles, pieces and slots are as many as there may be.
 struct RowPlan {
   int row;
   Tiles tiles;
@@ -85,7 +85,7 @@ struct RowPlan {
   WorkspaceLayout workspace;
 };
 
-enum class ForwardStep { forward, empty_rows, tile_v, plan_lengths, copy_keys, add_parts };
+enum class ForwardStep { forward, empty_rows, tile_v, plan_forward, copy_keys, add_parts };
 
 struct ForwardLaunch {
   ForwardStep step;
@@ -124,7 +124,7 @@ fa3_status launch_schedule(const ForwardProblem& problem, const ForwardPlan& pla
 // threads: how many, the calling one among them; 0 for one per usable core (cpu/cores.h). At most 256, and no more than
 // there are blocks of 128 rows (the queries of all heads that use one head of K and V). Each has 1.8 MB of memory
 // during the call, whatever the problem's size; if that cannot be had, nothing is written. Where the system refuses
-// more threads, fewer do the same. A served problem has 8 bytes for each sequence besides.
+// more threads, fewer do the same. A planned problem has 8 bytes for each sequence besides.
 // widest_vector: the largest number of doubles to compute together, 2, 4 or 8, as far as the machine can. All give the
 // same bits; tests choose it to see that.
 fa3_status reference_forward(const ForwardProblem& problem, int threads, int widest_vector = 8);

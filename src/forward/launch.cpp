@@ -8,7 +8,7 @@
 #include "forward/candidate.h"
 #include "forward/forward.h"
 #include "forward/plan/copies.h"
-#include "forward/plan/lengths.h"
+#include "forward/plan/planned.h"
 #include "forward/plan/tiles.h"
 #include "integers.h"
 #include "params/params.h"
@@ -34,14 +34,14 @@ fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, cons
   return row.is_8bit() || packs_heads ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
 }
 
-// K or V of a served problem. TMA takes no tensor without elements. Where there are none no sequence has a key, nothing
-// of what is loaded is used, and some of Q stands for them.
+// K or V of a planned problem. TMA takes no tensor without elements. Where there are none no sequence has a key,
+// nothing of what is loaded is used, and some of Q stands for them.
 View with_elements(const View& view, const View& q) {
   if (!view.empty()) return view;
   return {q.data, q.dtype, {1, 1, 1, std::min(view.dim[3], q.dim[3])}, {0, 0, 0, 1}};
 }
 
-// Of a served problem, with boxes of so many rows of K and V.
+// Of a planned problem, with boxes of so many rows of K and V.
 fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, const ForwardRow& row, int box_rows,
                        PlannedForwardParams& params) {
   const View k = with_elements(problem.k, problem.q), v = with_elements(problem.v, problem.q);
@@ -108,8 +108,8 @@ LatentScales latent_scales_of(const ForwardProblem& problem) {
 // the fastest (tests/records/diary/decode.md, decoding through pages).
 int32_t blocks_in_flight(const Card& card, const ForwardRow& row) {
   if (card.memory_bytes_per_us == 0) return INT32_MAX;
-  const int of_stage = row.loaded_bytes() * row.stage_keys() / row.Bc;
-  return static_cast<int32_t>(2.7 * card.memory_bytes_per_us / of_stage);
+  const int stage_bytes = row.loaded_bytes() * row.stage_keys() / row.Bc;
+  return static_cast<int32_t>(2.7 * card.memory_bytes_per_us / stage_bytes);
 }
 
 // What all rows take beside the maps.
@@ -131,14 +131,14 @@ void fill_common(const ForwardProblem& problem, const RowPlan& plan, const Card&
 
 // The step in which the device makes its plan, from `begin` on.
 void fill(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* begin,
-          PlanLengthsPassParams& params) {
-  plan_lengths_params({problem, forward_row(plan.forward.row)}, device.context->card.multiprocessors, params.call);
+          PlanForwardPassParams& params) {
+  plan_forward_params({problem, forward_row(plan.forward.row)}, device.context->card.multiprocessors, params.call);
   params.plan = plan_at(begin, params.call);
 }
 
 // The kernel that takes this plan.
-fa3_status fill_served(const Device& device, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
-                       const LengthsPlan& lengths, PlannedForwardParams& params) {
+fa3_status fill_planned(const Device& device, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
+                        const PlannedPieces& lengths, PlannedForwardParams& params) {
   const ForwardRow& row = forward_row(plan.forward.row);
   const View& table = problem.page_table;
   const bool has_pages = problem.page_size > 0 && problem.seqlen_k > 0;
@@ -148,7 +148,7 @@ fa3_status fill_served(const Device& device, const ForwardProblem& problem, cons
   fill_common(problem, plan.forward, device.context->card, workspace, params);
   // Blocks of many small boxes are on their way long enough by themselves; the wait costs more than it gains.
   if (box_rows < 8) params.blocks_in_flight = INT32_MAX;
-  params.planned = lengths.entries;
+  params.entries = lengths.entries;
   params.counts = lengths.counts;
   params.page_table = has_pages ? static_cast<const int32_t*>(table.data) : nullptr;
   params.table_stride = narrow(table.stride[0]);
@@ -196,7 +196,7 @@ struct StepParams {
   AnyForwardParams forward;
   TileVParams tile_v;
   EmptyRowsParams empty_rows;
-  PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
+  PlanForwardPassParams lengths;  // of a planned problem also where there is no such step
   WidenParams copies;
 };
 
@@ -208,12 +208,12 @@ const ForwardProblem& for_kernel(const ForwardProblem& problem, const ForwardPla
 }
 
 fa3_status fill(const Device& device, const ForwardProblem& given, const ForwardPlan& plan, void* workspace,
-                StepParams& params, void* (&of_launch)[ForwardPlan::most_launches]) {
+                StepParams& params, void* (&launch_params)[ForwardPlan::most_launches]) {
   const Driver& driver = *device.driver;
   ForwardProblem changed;
   const ForwardProblem& problem = for_kernel(given, plan, workspace, changed);
   View v = problem.v;
-  if (problem.served && plan.launch_count)
+  if (problem.planned && plan.launch_count)
     fill(problem, plan, device,
          problem.schedule ? const_cast<void*>(problem.schedule)
                           : static_cast<char*>(workspace) + FA3_FORWARD_WORKSPACE_BYTES,
@@ -233,19 +233,19 @@ fa3_status fill(const Device& device, const ForwardProblem& given, const Forward
                          narrow(problem.head_dim_v),
                          Divisor::of(narrow(problem.heads_kv)),
                          Divisor::of(narrow(v.dim[1]))};
-        of_launch[i] = &params.tile_v;
+        launch_params[i] = &params.tile_v;
         break;
-      case ForwardStep::plan_lengths:
-        of_launch[i] = &params.lengths;
+      case ForwardStep::plan_forward:
+        launch_params[i] = &params.lengths;
         break;
       case ForwardStep::copy_keys:
         params.copies = copying_params(given, plan.copies, workspace);
-        of_launch[i] = &params.copies;
+        launch_params[i] = &params.copies;
         break;
       case ForwardStep::forward:
-        if (problem.served) {
+        if (problem.planned) {
           auto& planned = params.forward.at<PlannedForwardParams>(0);
-          if (fa3_status status = fill_served(device, problem, plan, workspace, params.lengths.plan, planned))
+          if (fa3_status status = fill_planned(device, problem, plan, workspace, params.lengths.plan, planned))
             return status;
         } else {
           auto& dense = params.forward.at<ForwardParams>(0);
@@ -253,16 +253,16 @@ fa3_status fill(const Device& device, const ForwardProblem& given, const Forward
           fill_common(problem, plan.forward, device.context->card, workspace, dense);
         }
         if (fa3_status status = fill_blocks(driver, problem, plan.forward, params.forward)) return status;
-        of_launch[i] = &params.forward;
+        launch_params[i] = &params.forward;
         break;
       case ForwardStep::add_parts:
-        of_launch[i] = &params.forward;
+        launch_params[i] = &params.forward;
         break;
       case ForwardStep::empty_rows:
         params.empty_rows = {output_of(problem), narrow(problem.seqlen_q),
                              narrow(problem.batch * problem.heads),
                              Divisor::of(narrow(problem.heads))};
-        of_launch[i] = &params.empty_rows;
+        launch_params[i] = &params.empty_rows;
         break;
     }
   }
@@ -278,11 +278,11 @@ fa3_status launch(const ForwardProblem& problem, const ForwardPlan& plan, const 
     if (fa3_status status = get_function(device, plan.launches[i].row, stream, functions[i])) return status;
 
   StepParams params;
-  void* of_launch[ForwardPlan::most_launches];
-  if (fa3_status status = fill(device, problem, plan, workspace, params, of_launch)) return status;
+  void* launch_params[ForwardPlan::most_launches];
+  if (fa3_status status = fill(device, problem, plan, workspace, params, launch_params)) return status;
   for (int i = 0; i < plan.launch_count; ++i)  // nothing is enqueued before all is ready
     if (fa3_status status = enqueue(*device.driver, rows[plan.launches[i].row], functions[i], plan.launches[i].grid,
-                                    of_launch[i], i > 0, stream))
+                                    launch_params[i], i > 0, stream))
       return status;
   return FA3_OK;
 }
@@ -293,7 +293,7 @@ fa3_status launch_schedule(const ForwardProblem& problem, const ForwardPlan& pla
   CUfunction function;
   if (fa3_status status = get_function(device, step.row, stream, function)) return status;
   ForwardProblem changed;
-  PlanLengthsPassParams params;
+  PlanForwardPassParams params;
   fill(for_kernel(problem, plan, nullptr, changed), plan, device, schedule, params);
   return enqueue(*device.driver, rows[step.row], function, step.grid, &params, false, stream);
 }

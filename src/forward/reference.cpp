@@ -256,10 +256,10 @@ double add_sink(double sink, int columns, int r, QueryScratch& t) {
   if (m == -INFINITY) return 1;
   Vectors<2>::Doubles relative = {t.m[r] - m, sink - m};
   exponentiate(relative);
-  const double of_keys = t.l[r] * relative[0];
-  t.m[r] = m, t.l[r] = of_keys + relative[1];
+  const double key_sum = t.l[r] * relative[0];
+  t.m[r] = m, t.l[r] = key_sum + relative[1];
   for (int x = 0; x < columns; ++x) t.o[r][x] *= relative[0];
-  return of_keys / t.l[r];
+  return key_sum / t.l[r];
 }
 
 void write_outputs(const ForwardProblem& problem, const QueryBlock& block, int r, QueryScratch& t) {

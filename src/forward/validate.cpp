@@ -3,10 +3,10 @@
 
 #include "error.h"
 #include "forward/forward.h"
-#include "forward/served.h"
+#include "forward/planned.h"
 #include "rules/attention.h"
 #include "rules/scales.h"
-#include "rules/served.h"
+#include "rules/planned.h"
 #include "rules/tensor.h"
 #include "rules/together.h"
 
@@ -221,7 +221,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   const bool packed_q = is_there(p.cu_seqlens_q), packed_k = is_there(p.cu_seqlens_k);
   if (Status status = check_rows(q, p.q, packed_q)) return status;
   if (Status status = check_rows(k, p.k, packed_k)) return status;
-  if (p.q.dtype == FA3_DTYPE_E4M3 && served_by(p) == nullptr && p.v.rank != 4 && p.v.rank != 5)
+  if (p.q.dtype == FA3_DTYPE_E4M3 && why_planned(p) == nullptr && p.v.rank != 4 && p.v.rank != 5)
     return fail(invalid, "v.rank is %d, must be 4, or 5 for tiles", p.v.rank);
   if (Status status = has_v_tiles(p) ? check_v_tiles_dims(p) : check_rows(v, p.v, packed_k)) return status;
   if (is_there(p.qv))
@@ -233,7 +233,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   if (Status status =
           check_columns(p, Dims{"q", p.q.dim, packed_q}[3], Dims{"v", p.v.dim, packed_k}[3], unit, unit_v))
     return status;
-  if (Status status = check_served(p, rules, problem)) return status;
+  if (Status status = check_planned(p, rules, problem)) return status;
   if (Status status = check_shapes(p, problem.batch)) return status;
   if (Status status = check_tensor(q, p.q, problem.q)) return status;
   if (Status status = check_tensor(k, p.k, problem.k)) return status;

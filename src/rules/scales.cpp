@@ -4,7 +4,7 @@
 
 #include "error.h"
 #include "params/v_tile.h"
-#include "rules/served.h"
+#include "rules/planned.h"
 #include "rules/tensor.h"
 
 namespace fa3 {
@@ -53,41 +53,41 @@ const char* sequences_of(const fa3_forward_params& p) {
 struct Scaled {
   const char* name;
   const fa3_tensor& scale;
-  const char* of_name;
+  const char* tensor_name;
   const fa3_tensor& of;
   bool packed;
 };
 
 Status check_scale_dims(const Scaled& scaled) {
-  const auto& [name, scale, of_name, of, packed] = scaled;
-  const int of_dim[3] = {0, 2, 1};
+  const auto& [name, scale, tensor_name, of, packed] = scaled;
+  const int dims[3] = {0, 2, 1};
   for (int i = 0; i < 3; ++i) {
-    const int64_t rows = of.dim[of_dim[i]], most = i == 2 ? (rows + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS : rows;
+    const int64_t rows = of.dim[dims[i]], most = i == 2 ? (rows + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS : rows;
     if (scale.dim[i] == 1 || scale.dim[i] == most) continue;
     return fail(invalid, "%s.dim[%d] is %lld, must be 1 or %s%s.dim[%d], %s%lld", name, i, ll(scale.dim[i]),
-                i == 2 ? "the blocks of 64 rows in " : "", of_name, of_dim[i], i == 2 ? "" : "which is ", ll(most));
+                i == 2 ? "the blocks of 64 rows in " : "", tensor_name, dims[i], i == 2 ? "" : "which is ", ll(most));
   }
   return FA3_OK;
 }
-// Of a served problem: one for the tensor, or one for each head of each sequence.
-Status check_served_scale_dims(const fa3_forward_params& p, const Scaled& scaled, int64_t batch) {
-  const auto& [name, scale, of_name, of, packed] = scaled;
+// Of a planned problem: one for the tensor, or one for each head of each sequence.
+Status check_planned_scale_dims(const fa3_forward_params& p, const Scaled& scaled, int64_t batch) {
+  const auto& [name, scale, tensor_name, of, packed] = scaled;
   if (scale.dim[0] != 1 && scale.dim[0] != batch)
     return fail(invalid, "%s.dim[0] is %lld, must be 1 or %s, which is %lld", name, ll(scale.dim[0]), sequences_of(p),
                 ll(batch));
   if (scale.dim[1] != 1 && scale.dim[1] != of.dim[2])
-    return fail(invalid, "%s.dim[1] is %lld, must be 1 or %s.dim[%d], which is %lld", name, ll(scale.dim[1]), of_name,
-                packed ? 1 : 2, ll(of.dim[2]));
+    return fail(invalid, "%s.dim[1] is %lld, must be 1 or %s.dim[%d], which is %lld", name, ll(scale.dim[1]),
+                tensor_name, packed ? 1 : 2, ll(of.dim[2]));
   if (scale.dim[2] == 1) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[2] is %lld, must be 1: scales of blocks cannot be had together with %s",
-              name, ll(scale.dim[2]), served_by(p));
+              name, ll(scale.dim[2]), why_planned(p));
 }
 
-Status check_scale(const fa3_forward_params& p, const Scaled& scaled, Rules rules, const ServedShape& shape,
+Status check_scale(const fa3_forward_params& p, const Scaled& scaled, Rules rules, const PlannedShape& shape,
                    View& view) {
   const Expected expected = input(scaled.name, 3, false, rules);
   if (Status status = check_fp32_dims(expected, scaled.scale)) return status;
-  if (Status status = shape.served ? check_served_scale_dims(p, scaled, shape.batch) : check_scale_dims(scaled))
+  if (Status status = shape.planned ? check_planned_scale_dims(p, scaled, shape.batch) : check_scale_dims(scaled))
     return status;
   return check_fp32(expected, scaled.scale, view);
 }
@@ -161,11 +161,11 @@ Status check_presence(const fa3_forward_params& p) {
   const bool widens = widens_keys(p);
   if (p.q.dtype != FA3_DTYPE_E4M3) {
     for (const auto& [name, tensor, required] : tensors) {
-      const bool of_kv =
+      const bool is_kv =
           (widens && &tensor == &p.k_scale) || ((widens || is_latent(p)) && &tensor == &p.v_scale);
-      if (of_kv && !is_there(tensor))
+      if (is_kv && !is_there(tensor))
         return fail(invalid, "%s is absent (its rank is 0), and %c.dtype is e4m3", name, name[0]);
-      if (!of_kv && is_there(tensor))
+      if (!is_kv && is_there(tensor))
         return fail(invalid, "%s.rank is %d, must be 0 (absent): %s is for e4m3, and q.dtype is %s", name, tensor.rank,
                     name, dtype_name(p.q.dtype));
     }
@@ -214,7 +214,7 @@ Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
   return FA3_OK;
 }
 
-Status check_scales(const fa3_forward_params& p, Rules rules, const ServedShape& shape, bool uses_offset,
+Status check_scales(const fa3_forward_params& p, Rules rules, const PlannedShape& shape, bool uses_offset,
                     ProblemScales& scales) {
   const bool widens = widens_keys(p);
   if (is_latent(p)) return check_latent_scale(p, rules, scales.latent_scale);

@@ -16,7 +16,7 @@ fa3_status check_v_tiles(const fa3_forward_params& params, Rules rules, View& vi
 
 // Of those that are there everything else; fills in their views, and kv_blocks. What check_sequences finds is known.
 // uses_offset: is lse_offset looked at?
-fa3_status check_scales(const fa3_forward_params& params, Rules rules, const ServedShape& shape, bool uses_offset,
+fa3_status check_scales(const fa3_forward_params& params, Rules rules, const PlannedShape& shape, bool uses_offset,
                         ProblemScales& scales);
 
 }  // namespace fa3

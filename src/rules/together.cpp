@@ -5,7 +5,7 @@
 
 #include "error.h"
 #include "rules/scales.h"
-#include "rules/served.h"
+#include "rules/planned.h"
 #include "rules/tensor.h"
 
 namespace fa3 {
@@ -64,7 +64,7 @@ constexpr struct Rule {
 }  // namespace
 
 fa3_status check_together(const fa3_forward_params& p, Rules rules, GradientTensors gradients) {
-  const char *const planned_by = served_by(p), *const wide_of = wide_by(p);
+  const char *const planned_by = why_planned(p), *const wide_of = wide_by(p);
   const struct {
     const char* name;
     bool given;

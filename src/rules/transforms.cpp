@@ -32,7 +32,7 @@ double lowest_sum(const double (&c)[terms], double limit, double cap) {
 }
 
 // With tiny caps all scores are beyond them, and powers would be beyond all numbers: then no polynomial holds.
-Softcap softcap_of(const ServedShape& shape) {
+Softcap softcap_of(const PlannedShape& shape) {
   const double factor = shape.softmax_scale / shape.softcap;  // of S, in tanh
   const double scale_log2 = shape.softmax_scale * log2_e, cap_log2 = shape.softcap * log2_e;
   Softcap of{};
@@ -53,7 +53,7 @@ Softcap softcap_of(const ServedShape& shape) {
   return of;
 }
 
-Alibi alibi_of(const ServedShape& shape) {
+Alibi alibi_of(const PlannedShape& shape) {
   const View& slopes = shape.alibi_slopes;
   const Lengths& lengths = shape.lengths;
   const auto rows = [](const int32_t* cu, const int32_t* used, int64_t total, int32_t max) {
@@ -66,7 +66,7 @@ Alibi alibi_of(const ServedShape& shape) {
 
 }  // namespace
 
-ScoreTransforms transforms_of(const ServedShape& shape) {
+ScoreTransforms transforms_of(const PlannedShape& shape) {
   ScoreTransforms of{};
   if (has_softcap(shape)) of.softcap = softcap_of(shape);
   if (has_slopes(shape)) of.alibi = alibi_of(shape);
@@ -74,7 +74,7 @@ ScoreTransforms transforms_of(const ServedShape& shape) {
 }
 
 // Of caps so large that no float32 score comes near them, a smaller one: tanh would be too small for a float32.
-SoftcapTanh tanh_of(const ServedShape& shape) {
+SoftcapTanh tanh_of(const PlannedShape& shape) {
   const double cap = std::min(shape.softcap, 1e15), factor = shape.softmax_scale / cap;  // of S, in tanh
   SoftcapTanh of{};
   of.narrow[0] = of.wide[0] = clamped(factor), of.cap_log2 = clamped(cap * log2_e);

@@ -5,10 +5,10 @@
 
 namespace fa3 {
 
-inline bool has_softcap(const ServedShape& shape) { return shape.softcap > 0; }
-inline bool has_slopes(const ServedShape& shape) { return shape.alibi_slopes.dtype != FA3_DTYPE_NONE; }
+inline bool has_softcap(const PlannedShape& shape) { return shape.softcap > 0; }
+inline bool has_slopes(const PlannedShape& shape) { return shape.alibi_slopes.dtype != FA3_DTYPE_NONE; }
 
-ScoreTransforms transforms_of(const ServedShape& shape);
-SoftcapTanh tanh_of(const ServedShape& shape);
+ScoreTransforms transforms_of(const PlannedShape& shape);
+SoftcapTanh tanh_of(const PlannedShape& shape);
 
 }  // namespace fa3

@@ -97,7 +97,7 @@ TEST_CASE("kernels of the backward pass are asked for by name and first cell, bu
   const auto kernels = kernels_of_build(Direction::backward);
   for (const fa3_kernel_info& info : kernels) {
     const std::string name = info.name, cell = name.substr(4, name.find('_', 4) - 4);
-    const bool runs_no_point = name.rfind("fa3_bwd_queries", 0) == 0 || name.rfind("fa3_bwdserved", 0) == 0;
+    const bool runs_no_point = name.rfind("fa3_bwd_queries", 0) == 0 || name.rfind("fa3_bwdplanned", 0) == 0;
     CHECK((info.kind == FA3_KERNEL_BACKWARD && is_kernel(name, Direction::backward)));
     CHECK_FALSE(is_kernel(name, Direction::forward));
     const char* const seqlen = cell == "bwdshort" ? "--seqlen=128" : "--seqlen=512";
@@ -118,7 +118,7 @@ TEST_CASE("kernels of the backward pass are asked for by name and first cell, bu
   CHECK(points[3].label() == "bwd bf16 d128 causal batch 16 seqlen 1024 heads 16/16");
   CHECK(points[2].label() == points[3].label() + " " + points[2].kernel);
   CHECK((points[3].library_chooses() && !points[2].library_chooses()));
-  const auto plan = planned(points, 132);
+  const auto plan = plan_points(points, 132);
   CHECK((plan[3].kernel == plan[2].kernel && plan[2].kernel == points[2].kernel));
   CHECK_THAT(plan[5].kernel, ContainsSubstring("fa3_bwd_keys_bf16_d256_causal_"));
 
@@ -133,7 +133,7 @@ TEST_CASE("kernels of the backward pass are asked for by name and first cell, bu
 }
 
 TEST_CASE("a point that the library refuses says so in the list") {
-  const auto plan = planned(backward_points({"--head-dim=264,100", "--causal=0", "--seqlen=512"}), 132);
+  const auto plan = plan_points(backward_points({"--head-dim=264,100", "--causal=0", "--seqlen=512"}), 132);
   REQUIRE(plan.size() == 2);
   for (const Result& result : plan) CHECK((result.kernel.empty() && !result.problem.empty()));
   CHECK_THAT(plan[0].problem, ContainsSubstring("fa3_backward_kernel_info: ") && ContainsSubstring("264"));
@@ -162,7 +162,7 @@ TEST_CASE("reports tell the direction, in the columns of the forward pass") {
   }
 
   Report forward;
-  forward.results = planned(points_of({"--head-dim=64"}), 132);
+  forward.results = plan_points(points_of({"--head-dim=64"}), 132);
   const std::string forward_csv = printed(forward, &Report::print_csv);
   CHECK(csv.substr(0, csv.find('\n')) == forward_csv.substr(0, forward_csv.find('\n')));
   const auto point = nlohmann::json::parse(printed(forward, &Report::print_list))["points"][0];

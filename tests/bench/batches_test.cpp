@@ -29,7 +29,7 @@ TEST_CASE("a batch of a server") {
   CHECK(several[0].label() == "bf16 d64 causal lengths 17,0 heads 8/8");
   CHECK(several[1].label() ==
         "fp16 d576x512 full lengths 1 heads 8/1 lengths_k 300 chunk 64 softcap 2.5 sinks alibi e4m3 cache");
-  CHECK(several[1].served.name == "a step");
+  CHECK(several[1].planned.name == "a step");
 }
 
 TEST_CASE("a batch that is none is refused, by number and field") {

@@ -18,7 +18,7 @@ static std::vector<Result> plan(Direction direction, int64_t head_dim, bool dete
   selection.grid.head_dims = {head_dim};
   selection.grid.seqlens = {20};
   selection.grid.seqlen_k = 30, selection.grid.batch = 2, selection.grid.heads = 4, selection.grid.kv_heads = 2;
-  return planned(selection.points(), 132);
+  return plan_points(selection.points(), 132);
 }
 
 static std::vector<Result> run(std::vector<Result> results, int checked_rows = 200) {
@@ -73,13 +73,13 @@ static Point small(int64_t batch, int64_t seqlen, int64_t seqlen_k) {
   return {FA3_DTYPE_BF16, 64, true, batch, seqlen, seqlen_k, 4, 2, {}};
 }
 
-// A point of each kind of served call, as small as the simulated driver likes them.
-static std::vector<Point> served_points() {
+// A point of each kind of planned call, as small as the simulated driver likes them.
+static std::vector<Point> planned_points() {
   std::vector<Point> points;
-  const auto add = [&](std::vector<int64_t> lengths, std::vector<int64_t> lengths_k) -> Served& {
+  const auto add = [&](std::vector<int64_t> lengths, std::vector<int64_t> lengths_k) -> PlannedCall& {
     points.push_back(small(int64_t(lengths.size()), std::ranges::max(lengths), std::ranges::max(lengths_k)));
-    points.back().served.lengths = std::move(lengths), points.back().served.lengths_k = std::move(lengths_k);
-    return points.back().served;
+    points.back().planned.lengths = std::move(lengths), points.back().planned.lengths_k = std::move(lengths_k);
+    return points.back().planned;
   };
   add({17, 0, 40}, {17, 0, 40});
   add({17, 0, 40}, {30, 5, 40}).sinks = true;
@@ -89,28 +89,28 @@ static std::vector<Point> served_points() {
   add({20, 30}, {20, 30}).softcap = 2;
   add({20, 30}, {20, 30}).alibi = true;
   points.push_back(small(2, 3, 40));
-  points.back().served.page = 16, points.back().served.e4m3_cache = true;
+  points.back().planned.page = 16, points.back().planned.e4m3_cache = true;
   points.push_back(small(2, 1, 40));
-  points.back().served.page = 16, points.back().kv_heads = 1;
+  points.back().planned.page = 16, points.back().kv_heads = 1;
   points.back().head_dim = 576, points.back().head_dim_v = 512;
   return points;
 }
 
-static std::vector<Point> served_backward_points() {
+static std::vector<Point> planned_backward_points() {
   std::vector<Point> points;
-  for (Point& p : served_points())
-    if (!p.served.page) points.emplace_back(p).direction = Direction::backward;
+  for (Point& p : planned_points())
+    if (!p.planned.page) points.emplace_back(p).direction = Direction::backward;
   return points;
 }
 
-TEST_CASE("served calls are checked and timed, planned before or in the call, with a cold cache or not") {
+TEST_CASE("planned calls are checked and timed, planned before or in the call, with a cold cache or not") {
   Protocol protocol;
   protocol.idle_ms = 0, protocol.warmups = 0, protocol.reps = 1, protocol.checked_rows = 60;
-  for (const auto& points : {served_points(), served_backward_points()})
+  for (const auto& points : {planned_points(), planned_backward_points()})
     for (const bool other : {false, true}) {
       protocol.plan_in_call = protocol.cold = other;
       Bench bench(protocol, points);
-      for (Result& result : planned(points, 132)) {
+      for (Result& result : plan_points(points, 132)) {
         INFO(result.point.label());
         bench.run(result);
         CHECK(result.problem == "");
@@ -119,10 +119,10 @@ TEST_CASE("served calls are checked and timed, planned before or in the call, wi
     }
 }
 
-TEST_CASE("a served call whose kernel does nothing is not timed") {
-  auto points = served_points();
+TEST_CASE("a planned call whose kernel does nothing is not timed") {
+  auto points = planned_points();
   points.resize(3);
-  auto results = planned(points, 132);
+  auto results = plan_points(points, 132);
   test::simulate(test::Fault::nothing_done, 0);
   results = run(std::move(results));
   CHECK(results[0].problem == "an element of o was not written");

@@ -13,7 +13,7 @@ namespace fa3::bench {
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("a plan names the library's kernel, or why it has none") {
-  const auto plan = planned(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512", "--kernel=auto"}), 132);
+  const auto plan = plan_points(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512", "--kernel=auto"}), 132);
   REQUIRE(plan.size() == 2);
   CHECK_THAT(plan[0].kernel, ContainsSubstring("_bf16_d64_full"));
   CHECK(plan[0].problem.empty());
@@ -66,13 +66,14 @@ TEST_CASE("plans of packed sequences show what the device would make of their le
   };
   const Plans causal = plan({"--lengths=17,4096,300,0", "--causal=1"}, true);
   CHECK(causal.refused == 0);
-  CHECK_THAT(causal.text, ContainsSubstring("\nbf16 d128 causal lengths 17,4096,300,0 heads 8/2\n") &&
-                              ContainsSubstring("\n* fa3_fwdserved_bf16_d128_window_192x64         192x64       200     248") &&
-                              ContainsSubstring("each for 8 heads:\n    sequence 1, query block") &&
-                              ContainsSubstring("\n    sequence 2, query block 0, blocks 0 to 1\n") &&
-                              ContainsSubstring("\n    sequence 0, query block 0, blocks 0 to 0\n") &&
-                              ContainsSubstring("query blocks 15 to 20, blocks 0 to 47, part 1 of 2\n") &&
-                              !ContainsSubstring("sequence 3"));
+  CHECK_THAT(causal.text,
+             ContainsSubstring("\nbf16 d128 causal lengths 17,4096,300,0 heads 8/2\n") &&
+                 ContainsSubstring("\n* fa3_fwdplanned_bf16_d128_window_192x64         192x64       200     248") &&
+                 ContainsSubstring("each for 8 heads:\n    sequence 1, query block") &&
+                 ContainsSubstring("\n    sequence 2, query block 0, blocks 0 to 1\n") &&
+                 ContainsSubstring("\n    sequence 0, query block 0, blocks 0 to 0\n") &&
+                 ContainsSubstring("query blocks 15 to 20, blocks 0 to 47, part 1 of 2\n") &&
+                 !ContainsSubstring("sequence 3"));
   // Heads of one K/V head are packed.
   const Plans decode = plan({"--lengths=1,1,1", "--lengths-k=131072,0,300", "--causal=0"}, true);
   CHECK_THAT(decode.text, ContainsSubstring("lengths 1,1,1 heads 8/2 lengths_k 131072,0,300\n") &&

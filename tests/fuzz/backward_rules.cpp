@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "served_rules.h"
+#include "planned_rules.h"
 
 namespace fa3::test {
 namespace {
@@ -36,26 +36,26 @@ bool spans_too_much(const fa3_tensor& t) {
   return step > 0 && (batch - 1) * entry_stride + rows * row_stride >= step * INT32_MAX;
 }
 
-void judge_kernel_of(Judge& j, const fa3_backward_params& p, const Served& served) {
-  const bool any = served.any();
-  const KernelWanted wanted{FA3_KERNEL_BACKWARD, p.q.dtype, served.head_dim(), served.head_dim_v(),
-                            !any && served.p.mask != FA3_MASK_NONE};
+void judge_kernel_of(Judge& j, const fa3_backward_params& p, const PlannedCall& planned) {
+  const bool any = planned.any();
+  const KernelWanted wanted{FA3_KERNEL_BACKWARD, p.q.dtype, planned.head_dim(), planned.head_dim_v(),
+                            !any && planned.p.mask != FA3_MASK_NONE};
   const fa3_kernel_info* info = judge_kernel(j, p.kernel, wanted);
   if (info == nullptr) return;
   const auto is = [&](const char* prefix) { return std::strstr(p.kernel, prefix) == p.kernel; };
-  j.wrong_if(is("fa3_bwdserved") != any, "params->kernel");
-  j.wrong_if((std::strstr(p.kernel, "softcap") != nullptr) != served.caps, "params->kernel");
-  j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
+  j.wrong_if(is("fa3_bwdplanned") != any, "params->kernel");
+  j.wrong_if((std::strstr(p.kernel, "softcap") != nullptr) != planned.caps, "params->kernel");
+  j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != planned.slopes, "params->kernel");
   const bool centers = p.flags & FA3_FLAG_CENTERED_K, is_keys_kernel = std::strstr(p.kernel, "_keys_") != nullptr;
   j.wrong_if(!is_keys_kernel && (std::strstr(p.kernel, "centered") != nullptr) != centers, "params->kernel");
-  const Wide chunk = served.p.mask == FA3_MASK_CHUNK ? Wide{p.window_left} : served.seqlen_k();
-  const Wide keys = std::min(served.seqlen_k(), chunk);
-  j.wrong_if((is("fa3_bwdshort") || is("fa3_bwdservedshort")) && keys > info->block_kv, "params->kernel");
+  const Wide chunk = planned.p.mask == FA3_MASK_CHUNK ? Wide{p.window_left} : planned.seqlen_k();
+  const Wide keys = std::min(planned.seqlen_k(), chunk);
+  j.wrong_if((is("fa3_bwdshort") || is("fa3_bwdplannedshort")) && keys > info->block_kv, "params->kernel");
   // The second kernel of two is not named, and the paper's own order of sums is any.
   const bool any_order = (p.flags & FA3_FLAG_DETERMINISTIC) && !info->chosen;
   j.open_if(std::strstr(p.kernel, "queries") || any_order, "params->kernel");
   j.open_if(any_order, "params->flags");
-  judge_packed_heads(j, p.kernel, served.rows_q(), served.heads(), served.heads_kv());
+  judge_packed_heads(j, p.kernel, planned.rows_q(), planned.heads(), planned.heads_kv());
 }
 
 }  // namespace
@@ -72,12 +72,12 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
   j.wrong_if(centers && (has_dlse || p.sinks.rank != 0 || p.softcap != 0 || p.alibi_slopes.rank != 0), "flags");
   judge_window(j, f);
   j.softmax_scale(p.softmax_scale);
-  const Served served{f};
-  served.kinds(j);
+  const PlannedCall planned{f};
+  planned.kinds(j);
   j.wrong_if(has_dsinks && p.sinks.rank == 0, "dsinks");
   if (has_dsinks) j.rank("dsinks", p.dsinks, 1), j.wrong_if(p.dsinks.dtype != FA3_DTYPE_FP32, "dsinks");
 
-  const bool packed_q = served.packed_q, packed_k = served.packed_k;
+  const bool packed_q = planned.packed_q, packed_k = planned.packed_k;
   const Named inputs[] = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}, {"dout", &p.dout}};
   const Named outputs[] = {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}};
   const auto is_of_k = [&](const fa3_tensor* t) { return t == &p.k || t == &p.v || t == &p.dk || t == &p.dv; };
@@ -109,13 +109,13 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
   if (has_dlse) j.rank("dlse", p.dlse, 3 - packed_q), j.wrong_if(p.dlse.dtype != FA3_DTYPE_FP32, "dlse");
   if (!j.good()) return j.verdict;
 
-  const int64_t rows_q = served.rows_q(), heads = served.heads(), rows_k = served.rows_k(),
-                heads_kv = served.heads_kv(), head_dim = served.head_dim(), head_dim_v = served.head_dim_v();
+  const int64_t rows_q = planned.rows_q(), heads = planned.heads(), rows_k = planned.rows_k(),
+                heads_kv = planned.heads_kv(), head_dim = planned.head_dim(), head_dim_v = planned.head_dim_v();
   for (const Named& t : inputs) j.dims(t.name, *t.tensor);
   for (const Named& t : outputs) j.dims(t.name, *t.tensor);
-  served.dims(j), served.maxima(j);
+  planned.dims(j), planned.maxima(j);
   if (has_dsinks) j.dims("dsinks", p.dsinks), j.dims_are("dsinks", p.dsinks, {heads});
-  j.wrong_if((!packed_k && p.k.dim[0] != served.batch()) || p.k.dim[3 - packed_k] != head_dim, "k");
+  j.wrong_if((!packed_k && p.k.dim[0] != planned.batch()) || p.k.dim[3 - packed_k] != head_dim, "k");
   const Shaped shaped[] = {{{"v", &p.v}, packed_k, p.k.dim[0], {rows_k, heads_kv, head_dim_v}},
                            {{"o", &p.o}, packed_q, p.q.dim[0], {rows_q, heads, head_dim_v}},
                            {{"dout", &p.dout}, packed_q, p.q.dim[0], {rows_q, heads, head_dim_v}},
@@ -141,28 +141,28 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     j.layout(t.name, *t.tensor, {.output = true, .rows = true, .host = host, .pointers = pointers});
   j.layout("lse", p.lse, {.host = host, .pointers = pointers});
   if (has_dlse) j.layout("dlse", p.dlse, {.host = host, .pointers = pointers});
-  served.layouts(j, pointers);
+  planned.layouts(j, pointers);
   if (has_dsinks) j.layout("dsinks", p.dsinks, {.output = true, .pointers = pointers});
   if (!host && j.good()) {
-    j.open_if(served.any(), "no kernel of this build");
-    if (served.any()) served.sizes(j);
+    j.open_if(planned.any(), "no kernel of this build");
+    if (planned.any()) planned.sizes(j);
     else judge_sizes(j, p.q, p.k);
-    // Rows are counted here, and blocks of keys; of served calls also rows of all batch entries.
-    if (served.any()) {
+    // Rows are counted here, and blocks of keys; of planned calls also rows of all batch entries.
+    if (planned.any()) {
       j.open_if(Wide{packed_q ? 1 : p.q.dim[0]} * rows_q * std::max<Wide>(heads, 2) > max_tiles / 2, "q");
       j.open_if(Wide{packed_k ? 1 : p.k.dim[0]} * rows_k * std::max<Wide>(heads_kv, 2) > max_tiles / 2, "k");
       for (const auto& [t, packed, batch, dims] : shaped) j.open_if(!packed && spans_too_much(*t.tensor), t.name);
       j.open_if(!packed_q && spans_too_much(p.q), "q"), j.open_if(!packed_k && spans_too_much(p.k), "k");
     }
-    const Wide sequences = served.batch() + 1;
-    j.open_if(sequences * heads * served.seqlen_q() > max_tiles / 2, "q");
-    j.open_if(sequences * heads_kv * (served.seqlen_k() / 32 + 1) > max_tiles / 4, "k");
-    judge_kernel_of(j, p, served);
+    const Wide sequences = planned.batch() + 1;
+    j.open_if(sequences * heads * planned.seqlen_q() > max_tiles / 2, "q");
+    j.open_if(sequences * heads_kv * (planned.seqlen_k() / 32 + 1) > max_tiles / 4, "k");
+    judge_kernel_of(j, p, planned);
     if (fp32_gradients) {
       const fa3_kernel_info* const info = p.kernel ? kernel_named(p.kernel) : nullptr;
       // Those that store dq at once, and the paper's own.
       const bool other_kernel =
-          info && (std::strstr(p.kernel, "fa3_bwdshort") || std::strstr(p.kernel, "fa3_bwdservedshort"));
+          info && (std::strstr(p.kernel, "fa3_bwdshort") || std::strstr(p.kernel, "fa3_bwdplannedshort"));
       j.wrong_if(other_kernel || (info && !info->chosen), "params->kernel");
     }
   }
@@ -171,8 +171,8 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     tensors.push_back({"dsinks", &p.dsinks});
     tensors.insert(tensors.end(), std::begin(inputs), std::end(inputs));
     tensors.insert(tensors.end(), {{"lse", &p.lse}, {"dlse", &p.dlse}, {"sinks", &p.sinks}});
-    if (served.batch() > 0) tensors.push_back({"alibi_slopes", &p.alibi_slopes});  // else none is read
-    tensors.insert(tensors.end(), std::begin(served.lengths), std::end(served.lengths));
+    if (planned.batch() > 0) tensors.push_back({"alibi_slopes", &p.alibi_slopes});  // else none is read
+    tensors.insert(tensors.end(), std::begin(planned.lengths), std::end(planned.lengths));
     j.apart(tensors, std::size(outputs) + 1);
   }
   j.verdict.whole = true;

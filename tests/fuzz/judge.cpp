@@ -109,8 +109,8 @@ const fa3_kernel_info* judge_kernel(Judge& j, const char* name, const KernelWant
 
 void judge_packed_heads(Judge& j, const char* kernel, int64_t seqlen_q, int64_t heads, int64_t heads_kv) {
   const Wide rows = heads_kv ? Wide{2} * seqlen_q * (heads / heads_kv) : 0;
-  const bool packs = std::strstr(kernel, "packed") || std::strstr(kernel, "turns") ||
-                     std::strstr(kernel, "servedmla") || std::strstr(kernel, "servedwide");
+  const bool packs = std::strstr(kernel, "packed") || std::strstr(kernel, "sharedkeys") ||
+                     std::strstr(kernel, "mla") || std::strstr(kernel, "plannedwide");
   j.open_if(packs && rows > max_seqlen, "params->kernel");
 }
 

@@ -39,12 +39,12 @@ template <class Params>
 const char* transform_of(const Params& p) {
   if constexpr (requires { p.qv; })
     if (p.qv.rank != 0)
-      return p.v.dtype == FA3_DTYPE_E4M3 ? "servedmlae4m3" : p.softcap != 0 ? "servedmlasoftcap" : "servedmla";
+      return p.v.dtype == FA3_DTYPE_E4M3 ? "fp8mla" : p.softcap != 0 ? "mlasoftcap" : "mla";
   if (p.alibi_slopes.rank != 0) return p.softcap != 0 ? "softcapalibi" : "alibi";
   return p.softcap != 0 ? "softcap" : "";
 }
 const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, int64_t head_dim_v, bool causal,
-                             bool served = false, std::string_view transform = "") {
+                             bool planned = false, std::string_view transform = "") {
   if (!choices.once_in(6)) return nullptr;
   static std::array<fa3_kernel_info, 512> infos;
   static const int count = [] {
@@ -56,20 +56,20 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
   for (int n = 0; n < count; ++n) {
     const fa3_kernel_info& info = infos[(first + n) % count];
     const std::string_view name = info.name;
-    const bool is_served_row = name.starts_with("fa3_fwdserved") || name.starts_with("fa3_bwdserved");
+    const bool is_planned_row = name.starts_with("fa3_fwdplanned") || name.starts_with("fa3_bwdplanned");
     const std::string_view its_transform = name.find("softcapalibi") != name.npos ? "softcapalibi"
-                                           : name.find("servedmlasoftcap") != name.npos ? "servedmlasoftcap"
+                                           : name.find("mlasoftcap") != name.npos ? "mlasoftcap"
                                            : name.find("softcap") != name.npos ? "softcap"
                                            : name.find("alibi") != name.npos ? "alibi"
                                            : name.find("centered") != name.npos ? "centered"
-                                           : name.find("servedmlae4m3") != name.npos ? "servedmlae4m3"
-                                           : name.find("servedmla") != name.npos ? "servedmla"
-                                           : name.find("widened") != name.npos ? "widened"
+                                           : name.find("fp8mla") != name.npos ? "fp8mla"
+                                           : name.find("mla") != name.npos ? "mla"
+                                           : name.find("fp8kv") != name.npos ? "fp8kv"
                                            : name.find("fp32") != name.npos ? "fp32"
                                                                                 : "";
     if (its_transform != transform) continue;
     if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&
-        (info.causal != 0) == causal && is_served_row == served)
+        (info.causal != 0) == causal && is_planned_row == planned)
       return info.name;
   }
   return nullptr;
@@ -167,8 +167,8 @@ void make_window(Params& p, Choices& c) {
   }
 }
 
-// Packed lengths, pages, windows and sinks.
-void make_served(fa3_forward_params& p, Choices& c, bool host) {
+// Varlen sequences, pages, windows and sinks.
+void make_planned(fa3_forward_params& p, Choices& c, bool host) {
   p = FA3_FORWARD_PARAMS_INIT;
   Layouts layouts(c, host);
   const bool e4m3 = c.once_in(3), fp32 = host && !e4m3 && c.once_in(3);
@@ -284,7 +284,7 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
 }  // namespace
 
 void make(fa3_forward_params& p, Choices& c, bool host) {
-  if (c.once_in(2)) return make_served(p, c, host);
+  if (c.once_in(2)) return make_planned(p, c, host);
   p = FA3_FORWARD_PARAMS_INIT;
   Layouts layouts(c, host);
   const bool e4m3 = c.once_in(3), fp32 = host && !e4m3 && c.once_in(3);
@@ -329,8 +329,8 @@ void make(fa3_forward_params& p, Choices& c, bool host) {
 void make(fa3_backward_params& p, Choices& c, bool host) {
   p = FA3_BACKWARD_PARAMS_INIT;
   Layouts layouts(c, host);
-  const bool fp32 = host && c.once_in(3), served = c.once_in(2);
-  const bool packed_q = served && !c.once_in(3), packed_k = served && !c.once_in(3);
+  const bool fp32 = host && c.once_in(3), planned = c.once_in(2);
+  const bool packed_q = planned && !c.once_in(3), packed_k = planned && !c.once_in(3);
   const int32_t dtype = fp32 ? FA3_DTYPE_FP32 : dtype_of_16_bits(c);
   const int unit = fp32 ? 1 : 8;
   const auto other = [&] {
@@ -357,7 +357,7 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
   p.lse = row_numbers();
   if (c.once_in(2)) p.dlse = row_numbers();
   p.mask = c.below(3);
-  if (served) {
+  if (planned) {
     const auto lengths = [&](int64_t count) {
       fa3_tensor t = layouts.plain(FA3_DTYPE_INT32, {count}, false);
       t.stride[0] = 1;
@@ -382,7 +382,7 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
   if (fp32_gradients && c.once_in(2)) p.flags |= FA3_FLAG_ACCUMULATE;
   const bool centers = c.once_in(4);
   if (centers) p.flags |= FA3_FLAG_CENTERED_K, p.softcap = 0, p.dlse = p.sinks = p.dsinks = p.alibi_slopes = {};
-  const bool own_kernels = served || centers;
+  const bool own_kernels = planned || centers;
   p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, dv, !own_kernels && p.mask != FA3_MASK_NONE, own_kernels,
                               centers ? "centered" : transform_of(p));
 }
@@ -461,7 +461,7 @@ void change_attention(Params& p, Choices& c) {
 
 namespace {
 template <class Params>
-void change_served(Params& p, Choices& c) {
+void change_planned(Params& p, Choices& c) {
   const auto number = [&] { return static_cast<int32_t>(odd_number(c)); };
   switch (c.below(5)) {
     case 0: p.window_left = number(); break;
@@ -485,7 +485,7 @@ void change_scalars(fa3_forward_params& p, Choices& c) {
     case 8: change_transforms(p, c); break;
     case 0: p.schedule_bytes = static_cast<size_t>(odd_number(c)); break;
     case 1: p.schedule = c.once_in(2) ? nullptr : reinterpret_cast<void*>(c.bits()); break;
-    default: change_served(p, c);
+    default: change_planned(p, c);
   }
 }
 void change_scalars(fa3_backward_params& p, Choices& c) {
@@ -493,7 +493,7 @@ void change_scalars(fa3_backward_params& p, Choices& c) {
     case 0: change_transforms(p, c); break;
     case 1:
     case 2: change_attention(p, c); break;
-    default: change_served(p, c);
+    default: change_planned(p, c);
   }
 }
 void change_scalars(fa3_quantize_params& p, Choices& c) {

@@ -10,7 +10,7 @@
 #include "device/cubins.h"
 #include "problems.h"
 #include "rules.h"
-#include "served_rules.h"
+#include "planned_rules.h"
 
 const Fa3Cubin fa3_cubins[1] = {};  // nothing is launched here
 
@@ -111,7 +111,7 @@ bool is_tensor_of_scales(const std::string& name) { return name.ends_with("_scal
 
 // Does the reference take scales whatever they are? Those of a latent cache, too.
 bool takes_any_scales(const fa3_append_params&) { return true; }
-bool takes_any_scales(const fa3_forward_params& p) { return Served{p}.latent(); }
+bool takes_any_scales(const fa3_forward_params& p) { return PlannedCall{p}.latent(); }
 template <class Params>
 bool takes_any_scales(const Params&) {
   return false;
@@ -245,18 +245,18 @@ void ask(const fa3_forward_params* p, Choices& choices, bool accepted) {
   // The header's bound; the few KB are 64 bytes for each multiprocessor. V that is made into tiles comes on top, or the
   // plan of the lengths, which is the schedule.
   const fa3_forward_params full = complete(p);
-  const bool served = std::string(info.name).starts_with("fa3_fwdserved");
-  if (served != (schedule_bytes > 0)) die("schedule", std::string(info.name) + " " + std::to_string(schedule_bytes));
-  if (served && (full.flags & FA3_FLAG_BATCH_INVARIANT)) return;
+  const bool planned = std::string(info.name).starts_with("fa3_fwdplanned");
+  if (planned != (schedule_bytes > 0)) die("schedule", std::string(info.name) + " " + std::to_string(schedule_bytes));
+  if (planned && (full.flags & FA3_FLAG_BATCH_INVARIANT)) return;
   const size_t parts = size_t{3} * multiprocessors, few_kilobytes = 64 * (size_t(multiprocessors) + 2);
-  const bool any_kernel = !served && full.q.dim[1] <= 64 && full.q.dtype != FA3_DTYPE_E4M3;  // on whatever device
+  const bool any_kernel = !planned && full.q.dim[1] <= 64 && full.q.dtype != FA3_DTYPE_E4M3;  // on whatever device
   const size_t part_bytes = any_kernel ? size_t{128} * 4 * (256 + 8) : size_t(info.block_q) * 4 * (info.head_dim_v + 8);
   double most = double(parts * part_bytes + few_kilobytes) + double(schedule_bytes);
-  if (info.launches > 1 && !served)
+  if (info.launches > 1 && !planned)
     most += double(full.k.dim[0]) * double((full.k.dim[1] + 15) / 16 * 16) * double(full.k.dim[2]) *
             double(full.v.dim[3]);
   const int64_t sequences = full.cu_seqlens_q.rank != 0 ? full.cu_seqlens_q.dim[0] - 1 : full.q.dim[0];
-  if (served && full.mask != FA3_MASK_CHUNK &&
+  if (planned && full.mask != FA3_MASK_CHUNK &&
       double(schedule_bytes) > 64 * double(info.pieces) + 40 * (double(sequences) + 8))
     die("schedule", std::string(info.name) + " takes " + std::to_string(schedule_bytes));
   if (bytes < FA3_FORWARD_WORKSPACE_BYTES || double(bytes) > most)

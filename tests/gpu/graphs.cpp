@@ -36,7 +36,7 @@ TEST_CASE("a captured call is replayed on other inputs", "[graphs]") {
   const tools::Stream& stream = gpu().stream;
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   for (const ForwardRow& row : forward_rows) {
-    if (row.has(Trait::own_lengths)) continue;  // takes other problems
+    if (row.has(Trait::planned)) continue;  // takes other problems
     Problem problem = random_problem(row, seed_for(int(&row - forward_rows.data())), 2e7);
     Case first(problem);
     problem.seed ^= 0x5eed;

@@ -20,7 +20,7 @@ struct Prepared {
 std::vector<Prepared> prepare(int per_row, uint64_t stream) {
   std::vector<Prepared> prepared;
   for (const ForwardRow& row : forward_rows) {
-    if (row.has(Trait::own_lengths)) continue;  // takes other problems
+    if (row.has(Trait::planned)) continue;  // takes other problems
     for (int i = 0; i < per_row; ++i) {
       const uint64_t number = uint64_t(&row - forward_rows.data()) * 16 + uint64_t(i);
       const uint64_t seed = tools::mix(tools::seed_of_run() ^ stream, number);

@@ -22,8 +22,8 @@ BUILD, CUDA = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
 CC = sys.argv[4:]
 # The kernels of dk and dv at d 256 bring those of dq with them, each its own.
 PATTERNS = ["fa3_fwd_bf16_d128_causal_*", "fa3_bwd_bf16_d128_*", "fa3_bwd_keys_bf16_d256_full_*",
-            "fa3_bwdservedsoftcap_keys_bf16_*", "fa3_fwdtiles_e4m3_d64_full_*"]
-WITH_KEYS = ["fa3_bwd_queries_bf16_d256_full_*", "fa3_bwdservedsoftcap_queries_bf16_*"]
+            "fa3_bwdplannedsoftcap_keys_bf16_*", "fa3_fwdvtiles_e4m3_d64_full_*"]
+WITH_KEYS = ["fa3_bwd_queries_bf16_d256_full_*", "fa3_bwdplannedsoftcap_queries_bf16_*"]
 NO_KERNEL = "no kernel of this build"
 PAPER = "fa3_alg2_bf16_d128_causal_128x128"
 PRELOAD = """#include <fa3.h>
@@ -78,10 +78,10 @@ def backward(d=128, causal=False, softcap=0.0):
 
 def check_choice(library):
     for params, kernel in ((forward(), "fa3_fwd_bf16_d128_causal_"), (forward(d=64), "fa3_fwd_bf16_d128_causal_"),
-                           (forward("float8_e4m3fn", 64, causal=False, tiles=True), "fa3_fwdtiles_e4m3_d64_full_"),
+                           (forward("float8_e4m3fn", 64, causal=False, tiles=True), "fa3_fwdvtiles_e4m3_d64_full_"),
                            (backward(), "fa3_bwd_bf16_d128_full_"),
                            (backward(256), "fa3_bwd_keys_bf16_d256_full_"),
-                           (backward(256, True, 30.0), "fa3_bwdservedsoftcap_keys_bf16_"),
+                           (backward(256, True, 30.0), "fa3_bwdplannedsoftcap_keys_bf16_"),
                            (backward(32, True), "fa3_bwd_bf16_d128_causal_")):
         library.check(params)
         found = library.kernel_info(params, 132).name

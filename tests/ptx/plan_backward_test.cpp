@@ -1,4 +1,4 @@
-// The list of key blocks of packed lengths (ptx/plan/plan_backward.h) against what the lengths say.
+// The list of key blocks of varlen sequences (ptx/plan/plan_backward.h) against what the lengths say.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <memory>
@@ -14,7 +14,7 @@ namespace fa3::test {
 namespace {
 
 // A call's numbers, as many as sequences; what the host says; and what became of that.
-struct Planned {
+struct PlannedPiece {
   std::vector<int32_t> cu_q, cu_k, used_q, used_k;
   PlanBackwardParams p{};
   int32_t max_q = 1, max_k = 1, spread_shift = 31;
@@ -22,7 +22,7 @@ struct Planned {
   std::vector<unsigned char> memory;
   BackwardListMemory list{};
 
-  // As the host does (src/backward/lengths.cpp), but for tight bounds where lengths are right.
+  // As the host does (src/backward/planned.cpp), but for tight bounds where lengths are right.
   void plan(int32_t Br, Window window, int32_t chunk, int32_t Bc = 128) {
     const auto batch = int32_t(cu_q.size()) - 1;
     const auto number = [](const std::vector<int32_t>& from) { return from.empty() ? nullptr : from.data(); };
@@ -56,8 +56,8 @@ int32_t any_length(std::mt19937_64& random) {
   }
 }
 
-Planned right_lengths(std::mt19937_64& random, size_t batch) {
-  Planned made;
+PlannedPiece right_lengths(std::mt19937_64& random, size_t batch) {
+  PlannedPiece made;
   made.cu_q = {int32_t(random() % 5)}, made.cu_k = {int32_t(random() % 5)};
   const bool has_used = random() % 2;
   for (size_t b = 0; b < batch; ++b)
@@ -80,7 +80,7 @@ constexpr DqOrder dq_orders[] = {DqOrder::any, DqOrder::any_downwards, DqOrder::
                                  DqOrder::from_diagonal};
 
 template <int Br, int Bc = 128>
-void check(const Planned& made) {
+void check(const PlannedPiece& made) {
   const PlanBackwardParams& p = made.p;
   REQUIRE(made.is_within());
   const int32_t count = made.list.counts->blocks;
@@ -163,7 +163,7 @@ void check(const Planned& made) {
 // so many blocks later shares are rounded; 0: by no thread block. parts: of each head of K and V, `readers` query heads
 // each.
 template <int Br>
-int64_t turns_of(const Planned& made, int heads_kv, int readers, size_t thread_blocks, std::vector<int>& visits,
+int64_t turns_of(const PlannedPiece& made, int heads_kv, int readers, size_t thread_blocks, std::vector<int>& visits,
                  int behind = 0, int parts = 1) {
   const int heads = heads_kv * parts;
   PlannedBackwardParams p{};
@@ -200,7 +200,7 @@ TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][bac
   std::mt19937_64 random(1);
   for (int n = 0; n < 400; ++n) {
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
-    Planned made = right_lengths(random, 1 + random() % 12);
+    PlannedPiece made = right_lengths(random, 1 + random() % 12);
     made.p.dq = dq_orders[n % 5], made.p.section_heads = 1;
     const Window window = chunk ? Window{-1, random() % 2 ? 0 : -1, true} : windows[random() % std::size(windows)];
     made.plan(n % 2 ? 64 : 128, window, chunk);
@@ -208,12 +208,12 @@ TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][bac
   }
 }
 
-TEST_CASE("key blocks of packed lengths visit their tiles once, and in a fixed order none waits for ever",
+TEST_CASE("key blocks of varlen sequences visit their tiles once, and in a fixed order none waits for ever",
           "[lengths][backward]") {
   std::mt19937_64 random(5);
   for (int n = 0; n < 60; ++n) {
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
-    Planned made = right_lengths(random, 1 + random() % 6);
+    PlannedPiece made = right_lengths(random, 1 + random() % 6);
     const Window window = chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)];
     std::vector<int> expected;
     for (const DqOrder dq : dq_orders)
@@ -234,7 +234,7 @@ TEST_CASE("key blocks of packed lengths visit their tiles once, and in a fixed o
 }
 
 TEST_CASE("key blocks go down to their tiles alike, whether their order is fixed or not", "[lengths][backward]") {
-  Planned made;
+  PlannedPiece made;
   made.cu_q = made.cu_k = {0, 700, 1000, 1200};
   made.p.total_q = made.p.total_k = made.max_q = made.max_k = 1200;
   made.p.section_heads = 1;
@@ -264,7 +264,7 @@ TEST_CASE("key blocks go down to their tiles alike, whether their order is fixed
 TEST_CASE("from the diagonal thread blocks wait little for one another", "[lengths][backward]") {
   for (const int32_t seqlen : {512, 1024, 4096}) {
     const auto turns = [seqlen](DqOrder dq, int32_t section) {
-      Planned made;
+      PlannedPiece made;
       made.cu_q = {0};
       while (made.cu_q.back() < 16384) made.cu_q.push_back(made.cu_q.back() + seqlen);
       made.cu_k = made.cu_q;
@@ -286,7 +286,7 @@ TEST_CASE("in a fixed order none waits for ever where sequences overlap", "[leng
   std::mt19937_64 random(6);
   int dropped = 0;
   for (int n = 0; n < 600; ++n) {
-    Planned made = right_lengths(random, 1 + random() % 8);
+    PlannedPiece made = right_lengths(random, 1 + random() % 8);
     const size_t rows = 1 + random() % 3;  // of q, of k, of both
     for (auto* numbers : {&made.cu_q, &made.cu_k})
       for (int32_t& number : *numbers)
@@ -310,7 +310,7 @@ TEST_CASE("in a fixed order none waits for ever where sequences overlap", "[leng
 
 // Sequences with rows of which others have none: these are right, whatever the numbers of others are. Those that have
 // all their key blocks in the list have tiles of their own, and the list of tiles says so.
-static int count_right(const Planned& made, int32_t Br) {
+static int count_right(const PlannedPiece& made, int32_t Br) {
   const PlanBackwardParams& p = made.p;
   const auto claims = [&](bool is_q) {
     std::vector<int> rows(size_t(is_q ? p.total_q : p.total_k));
@@ -357,7 +357,7 @@ TEST_CASE("sequences keep their tiles where prefix sums decrease", "[lengths][ba
   std::mt19937_64 random(8);
   int right = 0;
   for (int n = 0; n < 600; ++n) {
-    Planned made = right_lengths(random, 1 + random() % 12);
+    PlannedPiece made = right_lengths(random, 1 + random() % 12);
     const size_t batch = made.cu_q.size() - 1;
     if (n % 3 == 0) {  // places of a batch that are not in use, as graphs have them
       for (auto* sums : {&made.cu_q, &made.cu_k})
@@ -395,7 +395,7 @@ TEST_CASE("sequences keep their tiles where prefix sums decrease", "[lengths][ba
 }
 
 TEST_CASE("blocks that begin apart wait little for one another", "[lengths][backward]") {
-  Planned made;
+  PlannedPiece made;
   made.cu_q = made.cu_k = {0, 8192};
   made.p.total_q = made.p.total_k = made.max_q = made.max_k = 8192;
   made.p.section_heads = 4;
@@ -416,7 +416,7 @@ TEST_CASE("a kernel of smaller tiles than the list's visits those that see its k
   constexpr int Br = 64, Bc = 64, listed = 128, heads = 2, kv_readers = 6;
   for (int n = 0; n < 200; ++n) {
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
-    Planned made = right_lengths(random, 1 + random() % 8);
+    PlannedPiece made = right_lengths(random, 1 + random() % 8);
     made.p.section_heads = 1;
     made.plan(listed, chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)], chunk, Bc);
     check<listed, Bc>(made);
@@ -451,7 +451,7 @@ TEST_CASE("a kernel of smaller tiles than the list's visits those that see its k
 
 TEST_CASE("more sequences than shared memory holds are kept in the list's memory", "[lengths][backward]") {
   std::mt19937_64 random(2);
-  Planned made = right_lengths(random, BackwardPlanScratch::most_sequences + 7);
+  PlannedPiece made = right_lengths(random, BackwardPlanScratch::most_sequences + 7);
   made.p.section_heads = 2;
   made.plan(64, {-1, 0, true}, 0);
   CHECK(made.list.numbers != nullptr);
@@ -459,7 +459,7 @@ TEST_CASE("more sequences than shared memory holds are kept in the list's memory
 }
 
 TEST_CASE("key blocks with many tiles come first, and those of a sequence together", "[lengths][backward]") {
-  Planned made;
+  PlannedPiece made;
   made.cu_q = made.cu_k = {0, 128, 1128, 1628, 5628};
   made.p.total_q = made.p.total_k = made.max_q = made.max_k = 5628;
   made.p.section_heads = 1;
@@ -473,7 +473,7 @@ TEST_CASE("key blocks with many tiles come first, and those of a sequence togeth
 
 // Behind the last one is one without rows, which begins where that ends.
 TEST_CASE("as many sequences have rows as there may be", "[lengths][backward]") {
-  Planned made;
+  PlannedPiece made;
   made.cu_q = {0, 505}, made.used_q = {500}, made.cu_k = {0, 500};
   made.p.total_q = made.max_q = 505, made.p.total_k = made.max_k = 500;
   made.p.section_heads = 1;
@@ -501,7 +501,7 @@ TEST_CASE("each block of each head is taken once, section by section", "[lengths
 TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[lengths][backward]") {
   std::mt19937_64 random(3);
   for (int n = 0; n < 400; ++n) {
-    Planned made = right_lengths(random, 1 + random() % 12);
+    PlannedPiece made = right_lengths(random, 1 + random() % 12);
     for (auto* numbers : {&made.cu_q, &made.cu_k, &made.used_q, &made.used_k})
       for (int32_t& number : *numbers)
         if (random() % 3 == 0) number = random() % 2 ? int32_t(random()) : int32_t(random() % 3000);

@@ -1,4 +1,4 @@
-// Constant units (ptx/plan/plan_lengths.h): in which parts a row's keys are added up depends on its own keys only.
+// Constant units (ptx/plan/plan_forward.h): in which parts a row's keys are added up depends on its own keys only.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <map>
@@ -15,13 +15,13 @@ using PartsOfRows = std::map<int32_t, std::vector<std::pair<int32_t, int32_t>>>;
 
 // Of the queries of entry b of the batch, which begin at this position. Cut sequences follow each other.
 void add_parts(const PlannedLengths& made, int32_t b, int32_t position, PartsOfRows& all) {
-  const PlanLengthsParams& p = made.params;
+  const PlanForwardParams& p = made.params;
   const int32_t each = p.cuts.each, first_row = made.sequences[size_t(b * each)].q_row;
   struct Part {
     int32_t part, begin, end;
   };
   std::map<int32_t, std::vector<Part>> found;
-  for (const Planned& entry : made.entries) {
+  for (const PlannedPiece& entry : made.entries) {
     const auto place = made.place_of(entry);
     if (place.sequence / each != b) continue;
     const Sequence& sequence = made.sequences[size_t(place.sequence)];

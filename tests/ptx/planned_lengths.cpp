@@ -8,7 +8,7 @@
 namespace fa3::test {
 
 // The K/V blocks that rows of a sequence see, from the first to the last, row by row; at least one.
-static Blocks blocks_of_rows(const PlanLengthsParams& p, const Sequence& s, Rows rows) {
+static Blocks blocks_of_rows(const PlanForwardParams& p, const Sequence& s, Rows rows) {
   const int64_t Bc = p.Bc;
   int64_t begin = INT64_MAX, end = 0;
   for (int64_t row = rows.begin; row < rows.end; ++row) {
@@ -21,11 +21,11 @@ static Blocks blocks_of_rows(const PlanLengthsParams& p, const Sequence& s, Rows
 }
 
 void check_bounds(const PlannedLengths& made) {
-  const PlanLengthsParams& p = made.params;
+  const PlanForwardParams& p = made.params;
   REQUIRE_FALSE(made.overran);
   REQUIRE((made.counts.entries >= 0 && made.counts.entries <= p.most_tiles + p.most_slots));
   REQUIRE((made.counts.slots >= 0 && made.counts.slots <= p.most_slots));
-  for (const Planned& entry : made.entries) {
+  for (const PlannedPiece& entry : made.entries) {
     const auto place = made.place_of(entry);
     REQUIRE((place.sequence >= 0 && entry.q_block >= 0 && !place.rows.none()));
     const SeenBlocks blocks = made.tile(entry);
@@ -41,15 +41,15 @@ void check_bounds(const PlannedLengths& made) {
 // so on; and the next section is of the same group, about, or a later one. The list may end with a tail of split tiles,
 // and then a section is one sequence.
 static void check_order(const PlannedLengths& made) {
-  const PlanLengthsParams& p = made.params;
+  const PlanForwardParams& p = made.params;
   int32_t longest = 0, shortest = INT32_MAX;
-  for (const Planned& entry : made.entries) longest = std::max(longest, made.tile(entry).length());
+  for (const PlannedPiece& entry : made.entries) longest = std::max(longest, made.tile(entry).length());
   const int32_t longest_piece = 16 * (longest + read_blocks(p.most_parts, p.read_length)) + p.write_length;
   const bool has_tail = made.tail_entries > 0;
   if (int64_t(made.entries.size()) * p.heads <= p.multiprocessors || (has_tail && !made.many)) return;
   if (!made.many) REQUIRE(made.sorted_entries == made.entries.size());
   for (size_t n = 0; n < made.sorted_entries; ++n) {
-    const Planned& entry = made.entries[n];
+    const PlannedPiece& entry = made.entries[n];
     const bool is_last = entry.part == entry.parts - 1;
     const int32_t blocks = is_last || p.unit == 0 ? made.length(entry) : p.unit;
     int32_t length = 16 * made.tile(entry).length(blocks);  // in 16ths of a block, with what a part takes besides
@@ -84,7 +84,7 @@ static void check_order(const PlannedLengths& made) {
   };
   int32_t rank = -1, last = -1;  // of the tile before: so many behind it in its sequence, and which one that is
   for (size_t n = made.sorted_entries; n < end; ++n) {
-    const Planned& entry = made.entries[n];
+    const PlannedPiece& entry = made.entries[n];
     const auto [sequence, rows] = made.place_of(entry);
     if (seen.count(sequence) == 0 && (rank > 0 || section_of(sequence) != section_of(last) || sequence <= last))
       end_section(), rank = last = -1;
@@ -99,7 +99,7 @@ static void check_order(const PlannedLengths& made) {
 
 void check(const PlannedLengths& made) {
   check_bounds(made), check_order(made);
-  const PlanLengthsParams& p = made.params;
+  const PlanForwardParams& p = made.params;
   struct Pieces {
     Rows rows;
     std::vector<Work> parts;
@@ -107,7 +107,7 @@ void check(const PlannedLengths& made) {
   std::map<std::tuple<int32_t, int32_t, int32_t>, Pieces> tiles;  // by sequence, head and first row
   std::set<int32_t> slots, tickets;
   for (int32_t n = 0; n < int32_t(made.entries.size()) * p.heads; ++n) {
-    const Planned& entry = made.entries[size_t(n / p.heads)];
+    const PlannedPiece& entry = made.entries[size_t(n / p.heads)];
     const auto place = made.place_of(entry);
     Pieces& pieces = tiles[{place.sequence, n % p.heads, place.rows.begin}];
     pieces.rows = place.rows, pieces.parts.push_back(made.work(n));

@@ -1,4 +1,5 @@
-// Plans for packed lengths (ptx/plan/plan_lengths.h), made on the host as a thread block would make them on the device.
+// Plans for varlen sequences (ptx/plan/plan_forward.h), made on the host as a thread block would make them on the
+// device.
 #pragma once
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
@@ -10,7 +11,7 @@
 
 #include "../src/forward/plan/plans.h"
 #include "forward/plan/cost.h"
-#include "forward/plan/lengths.h"
+#include "forward/plan/planned.h"
 
 namespace fa3::test {
 
@@ -28,7 +29,7 @@ struct Shuffled : InTurn {
     for (const int32_t i : order) f(i);
   }
   template <class Tile, class Piece>
-  void list(int32_t count, Tile tile_of, Piece piece_of, Planned* entries) const {
+  void list(int32_t count, Tile tile_of, Piece piece_of, PlannedPiece* entries) const {
     list_in_rounds_of(*this, count, tile_of, piece_of, entries);
   }
 };
@@ -36,9 +37,9 @@ struct Shuffled : InTurn {
 inline bool same(const Sequence& a, const Sequence& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 struct PlannedLengths {
-  PlanLengthsParams params;
-  std::vector<Sequence> sequences;  // that there are, as the lengths say
-  std::vector<Planned> entries;     // those that the list has
+  PlanForwardParams params;
+  std::vector<Sequence> sequences;    // that there are, as the lengths say
+  std::vector<PlannedPiece> entries;  // those that the list has
   PlannedCounts counts;
   PredictedTimes times;
   int32_t unit;          // of the best trial; or 0
@@ -49,7 +50,7 @@ struct PlannedLengths {
   bool overran = false;  // something was written outside of the plan's memory
 
   template <class Threads = InTurn>
-  explicit PlannedLengths(const PlanLengthsParams& p, const Threads& threads = {}, unsigned char untouched = 0xa5)
+  explicit PlannedLengths(const PlanForwardParams& p, const Threads& threads = {}, unsigned char untouched = 0xa5)
       : params(p) {
     for (int32_t n = 0; n < p.sequences; ++n)
       sequences.push_back(sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, n));
@@ -61,8 +62,8 @@ struct PlannedLengths {
     std::fill_n(first, bytes + 2 * beyond, untouched);
     const auto scratch = std::make_unique<PlanScratch>();
     std::memset(static_cast<void*>(scratch.get()), untouched, sizeof *scratch);
-    const LengthsPlan plan = plan_at(first + beyond, params);
-    plan_lengths(threads, params, plan, *scratch);
+    const PlannedPieces plan = plan_at(first + beyond, params);
+    plan_forward(threads, params, plan, *scratch);
     times = predicted_times(params, *scratch);
     unit = has_unit(*scratch) ? scratch->trials.unit[best_trial(*scratch)] : 0;
     for (size_t i = 0; i < beyond; ++i) overran |= first[i] != untouched || first[beyond + bytes + i] != untouched;
@@ -73,7 +74,8 @@ struct PlannedLengths {
     const int64_t most = most_entries(p.most_tiles, p.most_slots);
     entries.assign(plan.entries, plan.entries + std::clamp<int64_t>(counts.entries, 0, most));
     const int32_t* const tiles_before = plan.tiles ? plan.tiles : scratch->tiles;
-    const auto all_tiles = std::count_if(entries.begin(), entries.end(), [](const Planned& e) { return e.part == 0; });
+    const auto all_tiles =
+        std::count_if(entries.begin(), entries.end(), [](const PlannedPiece& e) { return e.part == 0; });
     sorted_entries = tail_entries > 0 ? 0 : entries.size() - size_t(all_tiles - tiles_before[p.sequences]);
   }
 
@@ -82,7 +84,7 @@ struct PlannedLengths {
     int32_t sequence;
     Rows rows;
   };
-  Place place_of(const Planned& entry) const {
+  Place place_of(const PlannedPiece& entry) const {
     const Sequence& own = entry.sequence;
     for (size_t b = 0; b < sequences.size(); ++b) {
       const Sequence& whole = sequences[b];
@@ -95,14 +97,14 @@ struct PlannedLengths {
     }
     return {-1, {0, 0}};
   }
-  SeenBlocks tile(const Planned& entry) const {
+  SeenBlocks tile(const PlannedPiece& entry) const {
     const int64_t rows = params.packing.rows(entry.sequence.seqlen_q), first = int64_t{entry.q_block} * params.Br;
     return seen_blocks(params, entry.sequence, {int32_t(first), int32_t(std::min(first + params.Br, rows))});
   }
   Work work(int32_t number) const {
     return entries[size_t(number / params.heads)].work(number, params.heads, number % params.heads);
   }
-  int32_t length(const Planned& entry) const { return entry.end - entry.begin; }
+  int32_t length(const PlannedPiece& entry) const { return entry.end - entry.begin; }
   // The number of the section of a sequence, if sequences are in sections.
   int32_t section_of(int32_t sequence) const {
     return sequence >= params.sequences - sections.last ? params.sequences : sequence >> sections.shift;
@@ -112,12 +114,12 @@ struct PlannedLengths {
 // How long the pieces of a list take if each multiprocessor takes the next one as soon as it is free, in nanoseconds:
 // as the planner for calls of one length predicts it (split.cpp).
 inline double simulated_time(const PlannedLengths& made) {
-  const PlanLengthsParams& p = made.params;
+  const PlanForwardParams& p = made.params;
   const auto pieces = int32_t(made.entries.size()) * p.heads;
   const Costs costs = costs_of(p, pieces);
   Simulation machine(p.multiprocessors);
   int32_t parts = 1;
-  for (const Planned& entry : made.entries) {
+  for (const PlannedPiece& entry : made.entries) {
     int64_t time = costs.whole(0) + int64_t{made.length(entry)} * made.tile(entry).weight * costs.block / 64;
     if (entry.parts > 1) time += costs.write;
     if (entry.parts > 1 && entry.part == entry.parts - 1 && !p.packed_rows) time += costs.read_all(entry.parts);
@@ -138,7 +140,7 @@ inline std::vector<int32_t> starts_of(const std::vector<int32_t>& lengths) {
 // the lengths, or larger ones.
 struct PackedCall {
   std::vector<int32_t> cu_q, cu_k;
-  PlanLengthsParams params;
+  PlanForwardParams params;
 
   struct Options {
     int multiprocessors = 132;
@@ -157,7 +159,7 @@ struct PackedCall {
                        int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
     problem.total_q = cu_q.back(), problem.total_k = cu_k.back();
     problem.window = window, problem.batch_invariant = options.batch_invariant;
-    REQUIRE(plan_lengths_params({problem, row}, options.multiprocessors, params));
+    REQUIRE(plan_forward_params({problem, row}, options.multiprocessors, params));
   }
   PackedCall(const ForwardRow& row, const Shape& heads, const std::vector<int32_t>& q, const std::vector<int32_t>& k,
              const Window& window, int multiprocessors = 132, bool batch_invariant = false)

@@ -1,4 +1,4 @@
-// Where sequences of packed lengths lie and what their rows see (ptx/plan/sequence.h).
+// Where sequences of varlen sequences lie and what their rows see (ptx/plan/sequence.h).
 #include <catch2/catch_test_macros.hpp>
 #include <map>
 #include <random>

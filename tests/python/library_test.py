@@ -371,7 +371,7 @@ def main():
     two_builds(library.path)
 
     # The fields behind the name, too: every kernel's info is what its name says.
-    is_served = lambda info: info.name.startswith("fa3_fwdserved")  # for lengths, pages, windows, sinks
+    is_planned = lambda info: info.name.startswith("fa3_fwdplanned")  # for lengths, pages, windows, sinks
     passes = [info for info in library.kernels() if info.kind == 3]
     kernels = [info for info in library.kernels() if info.kind == 1]
     assert kernels and all(info.name.startswith("fa3_pass_") for info in passes)
@@ -379,7 +379,7 @@ def main():
         dtype = {1: "bf16", 2: "fp16", 4: "e4m3"}[info.dtype]
         apart = info.head_dim_v != info.head_dim or info.head_dim > 256
         head_dims = f"{info.head_dim}" + (f"x{info.head_dim_v}" if apart else "")
-        mask = "causal" if info.causal else "window" if is_served(info) else "full"
+        mask = "causal" if info.causal else "window" if is_planned(info) else "full"
         cells = f"{dtype}_d{head_dims}_{mask}"
         tile = f"_{info.block_q}x{info.block_kv}"
         assert re.fullmatch(f"fa3_[a-z0-9]+_{cells}({tile})?", info.name), (info.name, cells)
@@ -387,10 +387,10 @@ def main():
         assert (info.tiles, info.pieces, info.grid, info.launches, info.multiprocessors) == (0, 0, 0, 0, 0)
         assert info.kind == 1
 
-    # Any kernel can be named; one that does not fit is refused. Those of served calls have their own test.
+    # Any kernel can be named; one that does not fit is refused. Those of planned calls have their own test.
     half = lambda n, *dims: fa3.make_tensor(n << 30, "bfloat16", dims)
     for info in kernels:
-        if is_served(info):
+        if is_planned(info):
             continue
         forms = list(naming(library, info))
         taken = [named for named, refusal in forms if not refusal]

@@ -197,7 +197,7 @@ def numbers(*values):
     return x
 
 
-def served():
+def planned():
     """Packed queries on keys in pages, in a window and with sinks: planned in the call, and once for two calls."""
     generator = random.Random(2)
     normal = lambda *dims: Tensor(dims, "bfloat16", lambda: generator.gauss(0, 1))
@@ -235,7 +235,7 @@ def served():
     expected, log = run(_forward.forward, q, k, v, window, 0.0, **how, schedule=plan)
     assert [x[0] for x in log] == ["empty", "empty"] and expected[0].shape == (9, 4, D), log
     found, wanted = (floats([x[0]])[0] for x in (one, expected))
-    assert max(abs(a - b) for a, b in zip(found, wanted)) <= 2.0**-8 * max(map(abs, wanted)), "served"
+    assert max(abs(a - b) for a, b in zip(found, wanted)) <= 2.0**-8 * max(map(abs, wanted)), "planned"
     assert run(_forward.schedule, q, k, v, window, 0.0, **how)[0].shape == (0,)
     on_gpu(q, k, v)
     refused(ValueError, "cu_seqlens_q.device is", _forward.forward, q, k, v, window, 0.0, **how)
@@ -274,5 +274,5 @@ q, k, v, o = calls()
 other_thread(q, k, v, o)
 captured(q, k, v, o)
 refusals(q, k, v)
-served()
+planned()
 print("all five calls, as torch's CUDA tensors have them")

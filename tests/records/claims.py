@@ -81,7 +81,7 @@ def shapes(card, case, **wanted):
     return found
 
 
-def served(card, *kinds):
+def serving(card, *kinds):
     """The best peer's time over the library's for each point of serving.csv. Beside pages peers without them do not
     count, nor do those that plan in the call where the others' plans are made before."""
     points = {}
@@ -100,14 +100,14 @@ def mean(values):
 # series: all but batch and keys that points to compare have in common, and who was timed; rate: TFLOP/s, or work over
 # time in any unit; processes: whose median the rate is.
 Figure = collections.namedtuple("Figure", "series batch keys rate processes words")
-SERVED_LENGTHS = re.compile(r"b(\d+) (?:ctx |n)(\d+)|(\d+) x (\d+)")
+PLANNED_LENGTHS = re.compile(r"b(\d+) (?:ctx |n)(\d+)|(\d+) x (\d+)")
 
 
 def figures(card, name):
     """All rates in a CSV, the library's own and those of its other forms among them."""
     for row in rows(card, name):
         processes = int(row.get("processes") or 1)
-        if found := SERVED_LENGTHS.search(row.get("point", "")):
+        if found := PLANNED_LENGTHS.search(row.get("point", "")):
             batch, keys = (int(x) for x in found.groups() if x)
             series, rate = (row["kind"], row["point"].replace(found[0], ""), row["peer"]), row["tflops_or_gbytes_s"]
             yield Figure(series, batch, keys, float(rate), processes, f"{row['peer']}, {row['kind']} {row['point']}")
@@ -153,9 +153,9 @@ def dips():
     beside = {file: beside_neighbours(*file) for file in files}
     found = []
     for (card, name), points in beside.items():
-        others = [more for (other, same), more in beside.items() if same == name and other != card]
+        elsewhere = [more for (other, same), more in beside.items() if same == name and other != card]
         for key, (figure, *sides) in points.items():
-            again = [more[key][0].rate for more in others if key in more]
+            again = [more[key][0].rate for more in elsewhere if key in more]
             measured_again = figure.processes >= peers_merge.LEAST_PROCESSES or any(
                 abs(figure.rate / rate - 1) <= 0.1 for rate in again
             )
@@ -201,9 +201,9 @@ def over_shapes(*cases, **wanted):
     return lambda card: summary([ratio for case in cases for ratio, *_ in shapes(card, case, **wanted)])
 
 
-def over_served(*kinds):
+def in_serving(*kinds):
     def cells(card):
-        return summary(served(card, *kinds))
+        return summary(serving(card, *kinds))
 
     cells.kinds = kinds
     return cells
@@ -351,11 +351,11 @@ def training(card):
     ratios = [float(row["fa3"]) / float(row["flex"]) for row in together]
     distances = []
     for kind in ("fa3", "flex"):
-        of_models = {}
+        by_model = {}
         for row in table:
             if row["kind"] == "loss":
-                of_models.setdefault(row["model"], []).append(float(row[kind]) - float(row["float32"]))
-        distances.append(max(smoothed_distance(curve) for curve in of_models.values()))
+                by_model.setdefault(row["model"], []).append(float(row[kind]) - float(row["float32"]))
+        distances.append(max(smoothed_distance(curve) for curve in by_model.values()))
     return min(ratios), max(ratios), *distances
 
 
@@ -427,22 +427,22 @@ CARD_TABLES = {
         ("forward, K and V of different head dimensions", OFFICIAL_AND_CUDNN): over_shapes("unequal"),
         ("forward, 16 to 577 tokens", OFFICIAL_AND_CUDNN): over_shapes("short"),
         ("decoding, contiguous KV cache", OFFICIAL_AND_CUDNN): over_shapes("decode"),
-        ("forward, varlen", "official and vLLM's FlashAttention-3, FlashAttention-4, cuDNN"): over_served("varlen"),
-        ("chunked prefill, paged KV cache", VLLM_FA4_CUDNN): over_served("chunked"),
-        ("decoding and chunked prefill in one call", "vLLM's FlashAttention-3, FlashAttention-4"): over_served("mixed"),
-        ("decoding, paged KV cache", VLLM_FA4_CUDNN): over_served("decode"),
+        ("forward, varlen", "official and vLLM's FlashAttention-3, FlashAttention-4, cuDNN"): in_serving("varlen"),
+        ("chunked prefill, paged KV cache", VLLM_FA4_CUDNN): in_serving("chunked"),
+        ("decoding and chunked prefill in one call", "vLLM's FlashAttention-3, FlashAttention-4"): in_serving("mixed"),
+        ("decoding, paged KV cache", VLLM_FA4_CUDNN): in_serving("decode"),
         ("decoding, paged KV cache, with windows or sinks", VLLM_FA4_CUDNN):
-            over_served("decode_window", "sink_decode"),
-        ("MLA decoding", "FlashInfer, vLLM's FlashAttention-3, FlashMLA"): over_served("mla"),
-        ("forward, windows or sinks", "FlashAttention-4, cuDNN, FlexAttention"): over_served("window", "sink"),
-        ("backward, varlen", "FlashAttention-4, cuDNN"): over_served("varlen_bwd"),
-        ("backward, windows or sinks", "FlashAttention-4, cuDNN, FlexAttention"): over_served("window_bwd", "sink_bwd"),
+            in_serving("decode_window", "sink_decode"),
+        ("MLA decoding", "FlashInfer, vLLM's FlashAttention-3, FlashMLA"): in_serving("mla"),
+        ("forward, windows or sinks", "FlashAttention-4, cuDNN, FlexAttention"): in_serving("window", "sink"),
+        ("backward, varlen", "FlashAttention-4, cuDNN"): in_serving("varlen_bwd"),
+        ("backward, windows or sinks", "FlashAttention-4, cuDNN, FlexAttention"): in_serving("window_bwd", "sink_bwd"),
         ("forward, softcap, scores of N(0,16)", "official FlashAttention-3, FlashAttention-4, FlexAttention"):
-            over_served("softcap"),
-        ("backward, softcap, scores of N(0,16)", "FlashAttention-4, FlexAttention"): over_served("softcap_bwd"),
-        ("forward and backward, ALiBi", "cuDNN, FlexAttention"): over_served("alibi", "alibi_bwd"),
+            in_serving("softcap"),
+        ("backward, softcap, scores of N(0,16)", "FlashAttention-4, FlexAttention"): in_serving("softcap_bwd"),
+        ("forward and backward, ALiBi", "cuDNN, FlexAttention"): in_serving("alibi", "alibi_bwd"),
         ("forward and backward, packed documents", "FlexAttention, vLLM's FlashAttention-3, FlashAttention-4"):
-            over_served("doc", "doc_bwd"),
+            in_serving("doc", "doc_bwd"),
     },
     "forward, over the official FlashAttention-3": by_group("forward", OFFICIAL),
     "forward, over the best of official, FlashAttention-4 and cuDNN": by_group("forward", FORWARD),

@@ -97,11 +97,11 @@ def success(record):
 
 def verdict(records, current_hash):
     """Of all cards' records: the exit status, and what it says."""
-    of_these = [record for record in records if record.get("source_hash") == current_hash]
-    if failed := [record for record in of_these if failures(record)]:
+    current = [record for record in records if record.get("source_hash") == current_hash]
+    if failed := [record for record in current if failures(record)]:
         lines = [f"  {title(record)}: {text}" for record in failed for text in failures(record)]
         return 1, "\n".join(["THESE SOURCES FAILED ON THE GPU:", *lines])
-    if clean := [record for record in of_these if not gaps(record, current_hash)]:
+    if clean := [record for record in current if not gaps(record, current_hash)]:
         return 0, "\n".join(f"{title(record)}: {success(record)}." for record in clean)
     lines = [f"  {title(record)}: {text}" for record in records for text in gaps(record, current_hash)]
     why = lines or ["  there is none"]

@@ -7,7 +7,7 @@ FILES = {}
 # Lines of a file.
 LINES = {
     "include/fa3.h": 699,  # one header is the whole API
-    "ptx/plan/plan_lengths.h": 457,
+    "ptx/plan/plan_forward.h": 457,
     "ptx/plan/plan_unit.h": 479,
     "tools/accuracy": 414,
     "tools/examples/context_parallel.c": 441,  # an example is read in one file
@@ -26,7 +26,7 @@ FUNCTION_LINES = {
     "ptx/paper/alg2nows.cu: consumer": 98,  # main loop
     "ptx/paper/alg3.cu: consumer": 110,  # main loop
     "ptx/paper/alg4.cu: consumer": 87,  # main loop
-    "ptx/plan/plan_lengths.h: plan_lengths": 100,
+    "ptx/plan/plan_forward.h: plan_forward": 100,
     "ptx/planned/planned_keys.cuh: run": 111,  # main loop
     "ptx/tile/epilogue/combine.cuh: combine": 88,
 }
@@ -34,12 +34,6 @@ FUNCTION_LINES = {
 # Uses of names that begin with of_ or are pronouns, in the files whose paths begin so. Where host and kernels share a
 # name, another name makes the record of the GPU tests stale; tests and kernels use such names of theirs, too.
 NAMES = {
-    "ptx/params/": 3,
-    "ptx/plan/": 117,
-    "ptx/table/": 14,
-    "src/": 129,
-    "tests/records/": 8,
-    "tests/src/": 10,
 }
 
 

@@ -68,7 +68,7 @@ TEST_CASE("TMA for several lanes is repeated only if nothing differs between the
   CHECK(figure(each({"ISETP.GT.AND P3, PT, R0, 0x5, PT", "SEL R3, R9, RZ, P3"}, {"@P2 R2UR UR8, R3"}, load),
                "tma_repeated") == 0);
   CHECK(figure(each({"ISETP.NE.AND P3, PT, R0, RZ, PT", "@P3 EXIT"}, {}, load), "tma_repeated") == 0);  // one lane
-  // Lanes with the same operands are served together.
+  // Lanes with the same operands are planned together.
   CHECK(figure({"PLOP3.LUT P0, PT, PT, PT, PT, 0x80, 0x0", ".L_next", "@P0 R2UR P1, UR5, R3",
                 "@P0 PLOP3.LUT P0, PT, P1, PT, PT, 0x80, 0x0", "UBLKCP.G.S [UR6], [UR5], UR4",
                 "@P0 BRA.U.ANY `(.L_next)", "EXIT"},

@@ -238,7 +238,7 @@ TEST_CASE("the table determines every row's GEMMs") {
     CHECK(figure("kernel", "parameters") ==
           std::to_string(v.transforms_scores() ? (v.is_8bit() || v.has(fa3::Trait::qv) ? 2560 : 2432)
                          : v.is_latent()       ? 2496
-                         : v.has(fa3::Trait::own_lengths)
+                         : v.has(fa3::Trait::planned)
                              ? (v.has(fa3::Trait::qv) || v.is_8bit() || v.has_wide_q() ? 2432 : 2304)
                              : (v.is_8bit() ? 4096 : 3968)));
   }
@@ -256,8 +256,8 @@ TEST_CASE("the table determines what a row's warps tell each other") {
     return found ? found->shown() : std::string("nothing");
   };
   const char *together = "fa3_fwd_bf16_d128_full_192x64", *split = "fa3_fwd_fp16_d256_causal_128x64",
-             *rows = "fa3_fwd_e4m3_d128_full_192x96", *tiles = "fa3_fwdtiles_e4m3_d256_full_128x64",
-             *sums = "fa3_fwdsums_e4m3_d256_full_128x64", *plain = "fa3_alg1_bf16_d128_full_128x176",
+             *rows = "fa3_fwd_e4m3_d128_full_192x96", *tiles = "fa3_fwdvtiles_e4m3_d256_full_128x64",
+             *sums = "fa3_fwdtwolevel_e4m3_d256_full_128x64", *plain = "fa3_alg1_bf16_d128_full_128x176",
              *alone = "fa3_alg2nows_bf16_d128_causal_128x128", *bwd = "fa3_bwd_bf16_d128_full_64x128",
              *queries = "fa3_bwd_queries_bf16_d256_full_128x64";
   CHECK(figure(together, "kernel", "expected_bytes") == "0/16384, 16384, 16384/32768");
@@ -298,10 +298,10 @@ TEST_CASE("the table determines what a row's warps tell each other") {
     CHECK(figure(a.row, "epilogue", "releases") == a.last_releases);
   }
   // K and V of a block, and Q. V of e4m3 comes in slabs of 128 columns, and Q's buffer has the rows that may exist.
-  const char *latent = "fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128",
-             *sixteen_bits = "fa3_fwdservedmla_bf16_d64x512_window_64x128",
-             *few = "fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128",
-             *half = "fa3_fwdservedmlae4m3half_fp16_d64x512_window_64x128";
+  const char *latent = "fa3_fwdplannedfp8mla_bf16_d64x512_window_64x128",
+             *sixteen_bits = "fa3_fwdplannedmla_bf16_d64x512_window_64x128",
+             *few = "fa3_fwdplannedfp8mla16rows_bf16_d64x512_window_64x128",
+             *half = "fa3_fwdplannedfp8mla32rows_fp16_d64x512_window_64x128";
   CHECK((figure(latent, "producer", "tma_loads") == "7" && figure(sixteen_bits, "producer", "tma_loads") == "11"));
   CHECK(figure(latent, "kernel", "expected_bytes") == "0/73728, 32768, 8192");
   CHECK((figure(few, "kernel", "expected_bytes") == "0/18432, 40960" && figure(few, "producer", "tma_loads") == "7"));
@@ -309,8 +309,8 @@ TEST_CASE("the table determines what a row's warps tell each other") {
   CHECK(figure(latent, "hot", "accumulators") == "PV overwrites or adds, QK overwrites");
   CHECK(figure(latent, "hot", "gemms") == "QK 36 x 64x64x16 SS, PV 8 x 64x128x16 RS");
   CHECK((figure(latent, "hot", "mbarrier_waits") == "3" && figure(latent, "hot", "arrives") == "3"));
-  CHECK(figure("fa3_fwdserved_bf16_d128_window_192x64", "producer", "parities") == "0 1 1 0 1 0 1 1 0");
-  CHECK(figure("fa3_fwdservedpacked_bf16_d64_window_64x128", "producer", "parities") == "0 1 1 1 0 1 0 0 1 1 0");
+  CHECK(figure("fa3_fwdplanned_bf16_d128_window_192x64", "producer", "parities") == "0 1 1 0 1 0 1 1 0");
+  CHECK(figure("fa3_fwdplannedpacked_bf16_d64_window_64x128", "producer", "parities") == "0 1 1 1 0 1 0 0 1 1 0");
   CHECK(figure(rows, "prologue", "parities") == "nothing");
   CHECK(figure(unequal, "hot", "most_multiplies") == "117");
   CHECK(figure(unequal, "boundary", "most_multiplies") == "66");
@@ -323,7 +323,7 @@ TEST_CASE("the table determines what a row's warps tell each other") {
   CHECK(figure(split, "hot", "releases") == "1 0");
   CHECK(figure(split, "hot", "parities") == "0 0");
   // With shared keys a stage has one barrier, but K and V are awaited in two stages, behind one fence.
-  const char* turns = "fa3_fwdturns_bf16_d128_full_64x64";
+  const char* turns = "fa3_fwdsharedkeys_bf16_d128_full_64x64";
   CHECK((figure(turns, "hot", "mbarrier_waits") == "2" && figure(turns, "hot", "arrives") == "1"));
   CHECK((figure(turns, "hot", "releases") == "1 0" && figure(turns, "hot", "parities") == "0 0"));
   CHECK(figure(turns, "kernel", "setmaxnreg") == "40 232");

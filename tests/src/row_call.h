@@ -27,7 +27,7 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, Shape shape) {
     shape.seqlen_q = row.most_rows() / Packing::of(shape.heads / shape.heads_kv).rows(1);
   fa3_forward_params p = e4m3 ? imaginary_e4m3(shape) : imaginary(shape, dtype_of(row));
   p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
-  if (row.has(Trait::own_lengths)) p.mask = FA3_MASK_WINDOW, p.window_left = 100, p.window_right = 30;
+  if (row.has(Trait::planned)) p.mask = FA3_MASK_WINDOW, p.window_left = 100, p.window_right = 30;
   if (row.stores_fp32()) p.o.dtype = FA3_DTYPE_FP32;
   if (row.has(Trait::softcap)) p.softcap = 30;
   if (row.has(Trait::alibi))

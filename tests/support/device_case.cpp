@@ -153,7 +153,7 @@ std::string run_and_verify(Case& made, const Expected& expected, const tools::St
   return run_and_verify_any(made, expected, stream, repeats);
 }
 
-std::string run_and_verify(ServedCase& made, const ServedExpected& expected, const tools::Stream& stream,
+std::string run_and_verify(PlannedCase& made, const PlannedExpected& expected, const tools::Stream& stream,
                            int repeats) {
   return run_and_verify_any(made, expected, stream, repeats);
 }

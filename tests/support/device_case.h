@@ -7,7 +7,7 @@
 #include "cuda_driver.h"
 #include "problems/memory.h"
 #include "references/oracle.h"
-#include "served_case.h"
+#include "planned_case.h"
 
 namespace fa3::test {
 
@@ -17,7 +17,7 @@ enum class WorkspaceFill { zeros, ones, random };
 class DeviceCase {
  public:
   explicit DeviceCase(const Case& made) : DeviceCase(made, made.images, outputs_of(made)) {}
-  explicit DeviceCase(const ServedCase& made) : DeviceCase(made, made.images, made.outputs()) {}
+  explicit DeviceCase(const PlannedCase& made) : DeviceCase(made, made.images, made.outputs()) {}
 
   // Poisons the outputs again and fills the workspace.
   void reset(WorkspaceFill fill);
@@ -78,7 +78,7 @@ class DeviceCase {
 // the same bits. Returns "" or what went wrong; never asserts, so any thread may call it.
 std::string run_and_verify(Case& made, const Expected& expected, const tools::Stream& stream, int repeats = 3);
 std::string run_and_verify(const Problem& problem, const tools::Stream& stream, int repeats = 3);
-std::string run_and_verify(ServedCase& made, const ServedExpected& expected, const tools::Stream& stream,
+std::string run_and_verify(PlannedCase& made, const PlannedExpected& expected, const tools::Stream& stream,
                            int repeats = 3);
 
 }  // namespace fa3::test

@@ -10,9 +10,9 @@ nvcc is only asked for the steps that it would take. Run here they take two thir
 where a depfile is wanted, and cuda_runtime.h alone, of which kernels use little, takes a third of the front end's time
 (ptx/isa/cuda.cuh stands in its place).
 
-The same source gives the same cubin. ptxas alone does not: of two rows (fwdsums and fwdtilessums, e4m3, d 256, causal)
-it makes one of two machine codes, as its memory happens to lie. So it gets the same addresses in every build, as far as
-the system allows that.
+The same source gives the same cubin. ptxas alone does not: of two rows (fwdtwolevel and fwdvtilestwolevel, e4m3, d 256,
+causal) it makes one of two machine codes, as its memory happens to lie. So it gets the same addresses in every build,
+as far as the system allows that.
 """
 import argparse
 import ctypes

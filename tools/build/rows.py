@@ -71,7 +71,7 @@ def chosen_of(every, patterns):
         return row.kind == BACKWARD and row.cells[8] == gradients
 
     def partner(row):  # dtype, head dimension, mask and traits; dq of centered keys goes with the same dk and dv
-        return row.cells[2:5] + [cell.replace("centered_served", "own_lengths") for cell in row.cells[9:]]
+        return row.cells[2:5] + [cell.replace("planned_centered", "planned") for cell in row.cells[9:]]
 
     chosen = [row for row in every if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
     keys = [partner(row) for row in chosen if is_backward(row, "keys")]

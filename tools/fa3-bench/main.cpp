@@ -38,7 +38,7 @@ static Card card_of(const Options& options) {
 static void list(const Options& options, const std::vector<Point>& points) {
   Report plan;
   plan.protocol = options.protocol;
-  plan.results = planned(points, card_of(options).multiprocessors);
+  plan.results = plan_points(points, card_of(options).multiprocessors);
   write(options.json, plan, &Report::print_list);
   if (options.json.empty())
     for (const Point& point : points) std::printf("%s\n", point.label().c_str());
@@ -89,7 +89,7 @@ static int run(const Options& options) {
     report.overhead = tools::host_overhead();
     report.print_overhead(options.json == "-" ? stderr : stdout);
   } else {
-    report.results = planned(points, current_device);
+    report.results = plan_points(points, current_device);
 
     size_t done = 0;
     for (int pass = 0; pass < passes; ++pass)

@@ -9,7 +9,7 @@ class Patterns:
     def __init__(self, names):
         self.names = names
         self.families = sorted({name.split("_")[1] for name in names})
-        # What one has more than another: served, packed, short.
+        # What one has more than another: planned, packed, short.
         self.words = sorted({family[len(other):] for family in self.families for other in self.families
                              if family.startswith(other) and family != other})
         self.matched = functools.lru_cache(None)(self.matched)
@@ -20,7 +20,7 @@ class Patterns:
         return frozenset(fnmatch.filter(self.names, pattern))
 
     def heads(self, family):
-        """A family, and what it has in common with others: fwdserved*, *packed, fwdserved*packed."""
+        """A family, and what it has in common with others: fwdplanned*, *packed, fwdplanned*packed."""
         begins = [""] + [other for other in self.families if family.startswith(other)]
         ends = [""] + [end for end in self.words if family.endswith(end)]
         return [family] + [f"{begin}*{end}" for begin in begins for end in ends

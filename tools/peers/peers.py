@@ -148,8 +148,8 @@ def parse(arguments):
     for point in options.points:
         if point.problem:
             parser.error(f"{point.label}: {point.problem}")
-        if point.served:
-            parser.error(f"{point.label}: served calls are timed by serving.py")
+        if point.planned:
+            parser.error(f"{point.label}: planned calls are timed by serving.py")
     if options.direction == "bwd":
         for point in options.points:
             if point.is_fp8():

@@ -8,10 +8,10 @@ import types
 
 class Point(types.SimpleNamespace):
     """A point as fa3-bench describes it: set ("" without one), dtype, head_dim, head_dim_v, causal, batch, seqlen,
-    seqlen_k, heads, kv_heads, kernel, v, scales, two_level, library_chooses, flop, label; served: None, or what makes
-    it a served call."""
+    seqlen_k, heads, kv_heads, kernel, v, scales, two_level, library_chooses, flop, label; planned: None, or what makes
+    it a planned call."""
 
-    served = None
+    planned = None
 
     def group(self):
         dims = str(self.head_dim) + ("" if self.head_dim_v == self.head_dim else f"x{self.head_dim_v}")

@@ -5,7 +5,7 @@ figure5-bf16.svg, figure5-fp16.svg, and for e4m3 figure7-fp8.svg; of the backwar
 Six panels (head dimension 64, 128, 256; without and with causal mask), bars grouped by sequence length. Taken are the
 rows of the paper's grid: 16384 tokens, hidden size 2048, as many keys as queries and key heads as query heads; others
 may stand in the same file, among them those of e4m3 with other scales than one for a tensor or with two-level sums,
-and served calls, which plot_serving.py draws. V as tiles has a bar of its own, from rows of fa3-bench or the column
+and planned calls, which plot_serving.py draws. V as tiles has a bar of its own, from rows of fa3-bench or the column
 `tiles` of peers.py. Peers without a figure in those rows are left out. The title names the card that the rows name.
 The same CSV gives the same bytes.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Served calls from a serving.csv, or from fa3-bench's --csv: speed at each point, as one SVG for each kind of call:
+"""Planned calls from a serving.csv, or from fa3-bench's --csv: speed at each point, as one SVG for each kind of call:
 serving-decode.svg and so on. Bars are TFLOP/s, of steps of decoding GB/s (K and V counted once). Lines of results that
 differ are left out, and so are those with plans in the call. The title names the card that the lines name. The same CSV
 gives the same bytes.
@@ -27,7 +27,7 @@ DECODING = ("decode", "decode_window", "sink_decode", "fp8kv")  # in GB/s
 
 
 def line_of(row):
-    """(kind, point, peer, speed, right) of either file's row; None of a call that is not served."""
+    """(kind, point, peer, speed, right) of either file's row; None of a call that is not planned."""
     if "peer" in row:
         return row["kind"], row["point"], row["peer"], row["tflops_or_gbytes_s"], not row["checked"].startswith("BAD")
     if not row.get("call"):
@@ -38,7 +38,7 @@ def line_of(row):
 
 
 def read(path):
-    """{kind: {point: {peer: speed}}} of its served calls, and the card, "" if no line names it."""
+    """{kind: {point: {peer: speed}}} of its planned calls, and the card, "" if no line names it."""
     try:
         with open(path, newline="") as file:
             rows = list(csv.DictReader(file))
@@ -50,7 +50,7 @@ def read(path):
     except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError) as error:
         raise plot.PlotError(f"{path}: {type(error).__name__}: {error}") from error
     if not kinds:
-        raise plot.PlotError(f"{path}: none of its {len(rows)} lines is a served call")
+        raise plot.PlotError(f"{path}: none of its {len(rows)} lines is a planned call")
     return kinds, plot.card_of(path, rows)
 
 

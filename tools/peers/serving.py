@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""libfa3's served calls beside whatever peers this Python can import, on the same GPU, interleaved point by point in
+"""libfa3's planned calls beside whatever peers this Python can import, on the same GPU, interleaved point by point in
 one process: what servers and training on packed documents ask for, and tests/records keeps as serving.csv.
 
 Points are fa3-bench's: every option that is not listed below goes to it, such as --set serve_decode,documents,
 --batches FILE or --direction bwd (`fa3-bench --help`); without --set and --batches they are those of all its sets of
-served calls. Inputs are N(0,1) in bf16, of calls with softcap such that scores are N(0,16). Before anything is timed,
+planned calls. Inputs are N(0,1) in bf16, of calls with softcap such that scores are N(0,16). Before anything is timed,
 the result of each peer is compared with float32, in some rows of some sequences. Then rounds of runs by turns: each run
 has its own pair of CUDA events, queued without host waits behind a spinning GPU, and a figure is the median of all.
 Calls over pages begin with an empty L2 cache, as other layers of a model leave it, and plans are made before the call.
@@ -71,10 +71,10 @@ def parse(arguments):
     for point in options.points:
         if point.problem:
             parser.error(f"{point.label}: {point.problem}")
-        if not point.served:
-            parser.error(f"{point.label}: calls that are not served are timed by peers.py")
+        if not point.planned:
+            parser.error(f"{point.label}: calls that are not planned are timed by peers.py")
         if point.dtype != "bf16":
-            parser.error(f"{point.label}: served calls are timed in bf16")
+            parser.error(f"{point.label}: planned calls are timed in bf16")
     return options
 
 

@@ -1,4 +1,4 @@
-"""The served calls that serving.py times: those of the library and of peers that take lengths and pages.
+"""The planned calls that serving.py times: those of the library and of peers that take lengths and pages.
 
 As in peers_fwd.py, each maker imports what it needs and returns a function: case -> a call without arguments that
 enqueues one run on torch's current stream, or None where the peer does not do it. A forward call returns o, a backward
@@ -77,7 +77,7 @@ def backward_tensors(case, forward):
     return {**inputs, "dout": as_the_library_has_it(case, case.dout), **gradients}
 
 
-def planned(library, params, device):
+def make_schedule(library, params, device):
     """The same parameters with a schedule, and the memory that it lies in."""
     import torch
 
@@ -97,7 +97,7 @@ def make_library(library, plans_before=True):
         tensors, fields = forward_tensors(case), library_fields(case)
         params = fa3.ForwardParams(**fields, **prepared.described(tensors))
         if not case.backward:
-            schedule = planned(library, params, case.device) if plans_before else None
+            schedule = make_schedule(library, params, case.device) if plans_before else None
             return library.prepare_call(params, case.device, tensors["o"], [tensors, case, schedule])
         library.prepare_call(params, case.device, None, [tensors, case])()
         tensors = backward_tensors(case, tensors)
@@ -112,7 +112,7 @@ def make_library(library, plans_before=True):
 
 
 def make_official():
-    """The wheel fa3-fwd: packed lengths and softcap, without pages and windows."""
+    """The wheel fa3-fwd: varlen sequences and softcap, without pages and windows."""
     from fa3_fwd_interface import flash_attn_func, flash_attn_varlen_func
 
     def prepare(case):
@@ -140,7 +140,7 @@ def load_of_vllm(name, variable):
 
 
 def make_vllm(plans_before=True):
-    """vLLM's FlashAttention-3, by the call that its flash_attn_varlen_func makes: packed lengths and pages."""
+    """vLLM's FlashAttention-3, by the call that its flash_attn_varlen_func makes: varlen sequences and pages."""
     import torch
 
     ops = load_of_vllm("_vllm_fa3_C", "VFA3_SO")

@@ -1,4 +1,4 @@
-"""A served call of fa3-bench's sets as tensors of torch, which serving.py gives to the library and to its peers.
+"""A planned call of fa3-bench's sets as tensors of torch, which serving.py gives to the library and to its peers.
 
 Rows of N(0,1) in bf16: q is (rows, heads, head_dim), k and v likewise, or with pages (pages, page, kv_heads, head_dim)
 in any order. Scores of calls with softcap are N(0,16), as only larger ones are capped. The numbers of large caches are
@@ -21,7 +21,7 @@ def mixed_pages(counts, generator):
 
 
 class Case:
-    """point: one of fa3-bench's (peers_points.Point) that is served. lengths and lengths_k: queries and keys of each
+    """point: one of fa3-bench's (peers_points.Point) that is planned. lengths and lengths_k: queries and keys of each
     sequence. As tensors of the device: q, k, v; of a backward pass dout; cu_q, and cu_k or used_k with table; sinks
     (numbers that bf16 has, as peers take them) and slopes, or None. left: keys before its own that a query sees, -1:
     all."""
@@ -29,20 +29,20 @@ class Case:
     def __init__(self, point, device, seed=1):
         import torch
 
-        served = point.served
-        self.point, self.device, self.served = point, device, served
-        self.kind, self.name = served["kind"] or "batch", served["name"] or point.label
+        planned = point.planned
+        self.point, self.device, self.planned = point, device, planned
+        self.kind, self.name = planned["kind"] or "batch", planned["name"] or point.label
         self.backward = point.direction == "bwd"
         self.heads, self.kv_heads, self.d, self.dv = point.heads, point.kv_heads, point.head_dim, point.head_dim_v
-        self.packed = bool(served["lengths"])
-        self.lengths = served["lengths"] or [point.seqlen] * point.batch
-        self.lengths_k = served["lengths_k"] or [point.seqlen_k] * point.batch
+        self.packed = bool(planned["lengths"])
+        self.lengths = planned["lengths"] or [point.seqlen] * point.batch
+        self.lengths_k = planned["lengths_k"] or [point.seqlen_k] * point.batch
         self.max_q, self.max_k = max(self.lengths), max(self.lengths_k)
-        self.causal, self.left = point.causal, served["window"]
-        self.page, self.softcap = served["page"], served["softcap"]
+        self.causal, self.left = point.causal, planned["window"]
+        self.page, self.softcap = planned["page"], planned["softcap"]
         self.latent = self.d > 512  # V is the first columns of K
-        self.key_dtype = torch.float8_e4m3fn if served["e4m3_cache"] else torch.bfloat16
-        self.key_scale = 0.5 if served["e4m3_cache"] else 1.0
+        self.key_dtype = torch.float8_e4m3fn if planned["e4m3_cache"] else torch.bfloat16
+        self.key_scale = 0.5 if planned["e4m3_cache"] else 1.0
         self.generator = torch.Generator(device=device).manual_seed(seed)
 
         ints = lambda numbers: torch.tensor(numbers, dtype=torch.int32, device=device)
@@ -63,9 +63,9 @@ class Case:
         self.v = self.k[..., : self.dv] if self.latent else self.keys(rows_k, self.dv)
         self.dout = self.normal(sum(self.lengths), self.heads, self.dv) if self.backward else None
         bf16 = lambda numbers: torch.tensor(numbers, device=device).bfloat16().float()
-        self.sinks = bf16([math.sin(h) for h in range(self.heads)]) if served["sinks"] else None
+        self.sinks = bf16([math.sin(h) for h in range(self.heads)]) if planned["sinks"] else None
         slopes = [2 ** (-8 * (h + 1) / self.heads) for h in range(self.heads)]
-        self.slopes = torch.tensor(slopes, device=device) if served["alibi"] else None
+        self.slopes = torch.tensor(slopes, device=device) if planned["alibi"] else None
 
     def normal(self, *shape, dtype=None):
         import torch
@@ -112,4 +112,4 @@ class Case:
 
     def work(self):
         """Bytes of K and V, or operations."""
-        return self.served["kv_bytes"] if self.is_memory_bound() else self.point.flop
+        return self.planned["kv_bytes"] if self.is_memory_bound() else self.point.flop

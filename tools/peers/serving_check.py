@@ -7,7 +7,7 @@ FORWARD, BACKWARD, E4M3 = 1.2e-2, 2e-2, 4e-2  # relative errors that are right (
 
 
 def tolerance(case):
-    return BACKWARD if case.backward else E4M3 if case.served["e4m3_cache"] else FORWARD
+    return BACKWARD if case.backward else E4M3 if case.planned["e4m3_cache"] else FORWARD
 
 
 def scores(case, q, k, positions, head):

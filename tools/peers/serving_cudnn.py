@@ -1,4 +1,4 @@
-"""cuDNN's graphs of served calls, by the package nvidia-cudnn-frontend: packed lengths as ragged tensors, pages,
+"""cuDNN's graphs of planned calls, by the package nvidia-cudnn-frontend: varlen sequences as ragged tensors, pages,
 windows, sinks and ALiBi, in both directions. See serving_calls.py for what makers return."""
 
 

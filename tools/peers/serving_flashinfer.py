@@ -1,4 +1,4 @@
-"""FlashInfer's calls, by its wrappers, of which each plans before it runs: packed lengths, pages, sinks and latent
+"""FlashInfer's calls, by its wrappers, of which each plans before it runs: varlen sequences, pages, sinks and latent
 caches. It compiles its modules at the first call, for minutes, and nothing else is to be timed meanwhile: run it once
 before. See serving_calls.py for what makers return."""
 

@@ -5,7 +5,7 @@ from serving_calls import autograd
 
 
 def documents_of(case):
-    """Of each row of packed lengths the number of its sequence."""
+    """Of each row of varlen sequences the number of its sequence."""
     import torch
 
     lengths = torch.tensor(case.lengths, device=case.device)

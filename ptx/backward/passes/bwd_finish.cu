@@ -2,7 +2,7 @@
 // thread block for each; or stores it in float32. Where K/V heads have several parts, or gradients are float32, other
 // thread blocks add dK and dV up. Above 128 columns that is all, as dQ has a kernel of its own.
 //
-// With Trait::own_lengths: of the last key blocks the shares of dQ (ListedEarlierStrips); the gradient of each sink,
+// With Trait::planned: of the last key blocks the shares of dQ (ListedEarlierStrips); the gradient of each sink,
 // added up by a thread block for each; and where K/V heads have several parts, dK and dV.
 #include "../../isa/grid.cuh"
 #include "../../tile/shared.cuh"
@@ -17,7 +17,7 @@ constexpr int threads = config.threads();
 static_assert(threads == 32 * strips);
 
 FA3_DEVICE void finish_tile(const BackwardParams& p, const RowTile& place, int tile) {
-  constexpr int second_groups = has(Trait::own_lengths) ? 4 : 8;
+  constexpr int second_groups = has(Trait::planned) ? 4 : 8;
   if (p.rows.store != GradientStore::rounded) return finish_fp32(p, place, tile, threadIdx.x / 32);
   const Strip strip(p, place, tile, threadIdx.x / 32);
   if (p.order.spread.second == 0) strip.finish<8>(p, 0, p.rows.bf16);
@@ -83,7 +83,7 @@ FA3_DEVICE void finish(const PlannedBackwardParams& p) {
   if (at_once) ptx::griddepcontrol_wait();  // so that this pass does not end before that kernel
 }
 
-using PassParams = std::conditional_t<has(Trait::own_lengths), PlannedBackwardParams, BackwardParams>;
+using PassParams = std::conditional_t<has(Trait::planned), PlannedBackwardParams, BackwardParams>;
 
 }  // namespace fa3
 

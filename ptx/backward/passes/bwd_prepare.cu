@@ -2,7 +2,7 @@
 // thread block for each; then dQ = 0 of the rows that see no key, a thread block for 64 of them; and where dQ is summed
 // up, all counters 0.
 //
-// With Trait::own_lengths: zeros of the gradients that no key block has (Unseen in backward_list.h), a thread block or
+// With Trait::planned: zeros of the gradients that no key block has (Unseen in backward_list.h), a thread block or
 // several for each sequence; LSE and D of all tiles of Br rows, a thread block for each; what these rows add to the
 // gradients of sinks; and all counters 0.
 #include "../../isa/grid.cuh"
@@ -72,17 +72,17 @@ FA3_DEVICE void prepare_tile(const PlannedBackwardParams& p, const Sequence& seq
 // The tiles that are visited together.
 FA3_DEVICE void prepare_visit(const PlannedBackwardParams& p, int head, int visit) {
   ptx::griddepcontrol_wait();  // the pass before makes the list of tiles
-  const PlannedTile planned = p.tiles[visit];
+  const PlannedTile listed = p.tiles[visit];
   const int each = p.rows.tiles_per_visit;
-  if (planned.sequence < 0) {
+  if (listed.sequence < 0) {
     if (p.sinks.dsinks && threadIdx.x < each)
       p.sinks.sums[int64_t(head) * p.sinks.each + visit * each + threadIdx.x] = 0.f;
     return;
   }
-  const Sequence sequence = p.sequences[planned.sequence];
+  const Sequence sequence = p.sequences[listed.sequence];
 #pragma unroll 1
   for (int i = 0; i < each; i++)
-    prepare_tile(p, sequence, head, visit * each + i, (planned.tile * each + i) * backward_tile_rows);
+    prepare_tile(p, sequence, head, visit * each + i, (listed.tile * each + i) * backward_tile_rows);
 }
 
 FA3_DEVICE void prepare(const PlannedBackwardParams& p) {
@@ -92,7 +92,7 @@ FA3_DEVICE void prepare(const PlannedBackwardParams& p) {
   prepare_visit(p, number - visit * p.rows.heads, visit);
 }
 
-using PassParams = std::conditional_t<has(Trait::own_lengths), PlannedBackwardParams, BackwardParams>;
+using PassParams = std::conditional_t<has(Trait::planned), PlannedBackwardParams, BackwardParams>;
 
 }  // namespace fa3
 

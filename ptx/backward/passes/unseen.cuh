@@ -1,4 +1,4 @@
-// What packed lengths leave over: gradients of rows that no key block has, which are 0, and what such rows add to the
+// What varlen sequences leave over: gradients of rows that no key block has, which are 0, and what such rows add to the
 // gradient of a sink.
 #pragma once
 #include "../../isa/math.cuh"

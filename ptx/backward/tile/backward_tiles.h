@@ -13,7 +13,7 @@ template <typename Call>
 inline constexpr bool lists_blocks = std::is_base_of_v<PlannedBackwardParams, Call>;
 
 // Bc keys of one head of K and V, and the tiles of Br rows that see any of them and are of one part of those that read
-// this head. listed_rows: of the tiles in a list of packed lengths.
+// this head. listed_rows: of the tiles in a list of varlen sequences.
 template <int Br, int Bc, int listed_rows = Br>
 struct KeyBlockWork {
   static constexpr int tiles_per_visit = Br / backward_tile_rows;

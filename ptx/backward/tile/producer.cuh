@@ -36,7 +36,7 @@ FA3_DEVICE void load_tile(const Params& p, Smem& smem, const KeyWork& work, cons
 
 template <typename Smem>
 FA3_DEVICE void load_keys(const Params& p, Smem& smem, const KeyWork& work) {
-  if constexpr (own_lengths && config.takes_several_blocks()) {
+  if constexpr (planned && config.takes_several_blocks()) {
     smem.sequence[0] = smem.loads[0].sequence;
 #pragma unroll
     for (int i = 0; i < warpgroups; i++) smem.plain_rows[0][i].find(smem.loads[0].sequence, work.key + 64 * i);
@@ -58,7 +58,7 @@ FA3_DEVICE void producer(const Params& p, Smem& smem, const KeyWork& work) {
   QueryTile tile(work);
   Use use;
   for (int j = 0; j < work.all; j++, use.next<config.stages>(), tile.next(p, work))                       // A3.9
-    if constexpr (own_lengths) load_tile(p, smem, work, tile, use, &smem.first_query[use.index]);
+    if constexpr (planned) load_tile(p, smem, work, tile, use, &smem.first_query[use.index]);
     else load_tile(p, smem, work, tile, use);
 }
 

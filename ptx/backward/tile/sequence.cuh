@@ -1,5 +1,5 @@
 // The sequence that a key block is of, and where its rows lie in the tensors. Where lengths belong to the call, each
-// batch entry is a sequence, and all are alike. With Trait::own_lengths each has a Sequence in device memory.
+// batch entry is a sequence, and all are alike. With Trait::planned each has a Sequence in device memory.
 #pragma once
 #include <type_traits>
 
@@ -13,7 +13,7 @@ inline constexpr bool transforms_scores = config.transforms_scores();
 using Params =
     std::conditional_t<has(Trait::centered_k), CenteredBackwardParams,
                        std::conditional_t<transforms_scores, TransformedBackwardParams,
-                                          std::conditional_t<own_lengths, PlannedBackwardParams, BackwardParams>>>;
+                                          std::conditional_t<planned, PlannedBackwardParams, BackwardParams>>>;
 static_assert(sizeof(Params) == parameter_bytes(config));
 
 // Which keys rows see. Which sides are bounded is a constant here: the table's row has the mask.
@@ -66,7 +66,7 @@ struct PlainRows {
 
 // Loads `rows` rows.
 FA3_DEVICE void load_rows(const Element* to, int rows, const TensorMap& map, uint64_t& full, const Place& from) {
-  if constexpr (own_lengths) {
+  if constexpr (planned) {
 #pragma unroll
     for (int slab = 0; slab < slabs; slab++)
       ptx::cp_async_bulk_tensor_5d_load(ptx::shared_address(to) + slab * rows * slab_row_bytes, &map,
@@ -78,7 +78,7 @@ FA3_DEVICE void load_rows(const Element* to, int rows, const TensorMap& map, uin
 }
 // Stores the columns from `column` on that a box has.
 FA3_DEVICE void store_rows(uint32_t from, const TensorMap& map, int column, const Place& to) {
-  if constexpr (own_lengths)
+  if constexpr (planned)
     ptx::cp_async_bulk_tensor_5d_store(&map, from, column, to.row, to.head, to.batch, clipped_rows);
   else
     ptx::cp_async_bulk_tensor_4d_store(&map, from, column, to.row, to.head, to.batch);

@@ -7,7 +7,7 @@
 namespace fa3 {
 
 FA3_DEVICE bool rounds_keys(const BackwardParams& p) {
-  return (own_lengths && has(Trait::one_key_block)) || p.order.key_sums == 1;
+  return (planned && has(Trait::one_key_block)) || p.order.key_sums == 1;
 }
 
 // A warpgroup's 64 keys, the i-th of the key block; `warp` of its four.

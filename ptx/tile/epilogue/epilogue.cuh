@@ -66,7 +66,7 @@ FA3_DEVICE void store_o(const uint32_t (&o)[o_columns / 4], Smem& smem, uint32_t
   // Rows past the tensor's end are clipped, but a store wholly at negative rows is an illegal instruction.
   if (lane == 0 && block.row >= 0) {
     const int row = block.q_row() + block.row + warp * 16;
-    if constexpr (own_lengths) {
+    if constexpr (planned) {
       const int n = visible(p, block).seqlen_q - block.row - warp * 16;
       if (n < 16) return store_few_rows(from, n, p, row, block.head, block.batch);
     }
@@ -169,7 +169,7 @@ FA3_DEVICE void store_scaled_o(const float (&O)[o_columns / 2], const RowState& 
   // Beside a sink the keys have only a share of the row's sum.
   const auto mean_weight = [&](int i) {
     if (l[i] == 0.f) return 0.f;
-    return own_lengths ? o_factor * (l[i] * sinks.finish(i, state.m[i], l[i]).weight) : o_factor;
+    return planned ? o_factor * (l[i] * sinks.finish(i, state.m[i], l[i]).weight) : o_factor;
   };
   const auto store = [&](auto dtype) {
 #pragma unroll

@@ -15,12 +15,12 @@
 
 namespace fa3 {
 
-FA3_DEVICE uint16_t* o_of(const Params& p, const RowBlock& block, const Place& place) {
+FA3_DEVICE uint16_t* o_of(const Params& p, const RowBlock& block, const RowPlace& place) {
   const Output& out = p.output;
   return static_cast<uint16_t*>(out.o) + block.batch * out.o_stride_batch + place.head * out.o_stride_head +
          (block.q_row() + place.query) * out.o_stride_row;
 }
-FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& place) {
+FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const RowPlace& place) {
   const Output& out = p.output;
   return out.lse + block.batch * out.lse_stride_batch + place.head * out.lse_stride_head +
          (block.q_row() + place.query) * out.lse_stride_row;
@@ -58,7 +58,7 @@ FA3_DEVICE void store_packed(const float (&O)[o_columns / 2], const RowState& st
   const int lane = threadIdx.x % 32, first = first_column(consumer);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const Place place = place_of(p, block, block.row + 16 * warp + lane / 4 + 8 * i);
+    const RowPlace place = place_of(p, block, block.row + 16 * warp + lane / 4 + 8 * i);
     if (!halves_columns && !place.exists) continue;  // lanes swap columns, also those whose row does not exist
     store_columns(o_of(p, block, place) + first, o, i, place.exists ? p.output.head_dim - first : 0);
     if (place.exists && lane % 4 == 0 && p.output.lse && first == 0)
@@ -161,7 +161,7 @@ class Shares {
 // A row that is complete, from a warp of which each lane has some neighbouring columns.
 template <int columns>
 FA3_DEVICE void store_row(const float (&o)[columns], float m, float sum, float sink, const Params& p,
-                          const RowBlock& block, const Place& place) {
+                          const RowBlock& block, const RowPlace& place) {
   const int lane = threadIdx.x % 32, column = lane * columns;
   const float weight = finish_with(sink, m, sum).weight;
   uint16_t* const to = o_of(p, block, place) + column;
@@ -177,7 +177,7 @@ FA3_DEVICE void store_row(const float (&o)[columns], float m, float sum, float s
 // loads.
 template <int columns, int batch>
 FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const Params& p, const RowBlock& block) {
-  const Place place = place_of(p, block, block.row + row);
+  const RowPlace place = place_of(p, block, block.row + row);
   if (!place.exists) return;
   const int lane = threadIdx.x % 32;
   static_assert(32 % batch == 0);
@@ -252,7 +252,7 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
   }
 #pragma unroll
   for (int r = 0; r < most_rows; r++) {
-    const Place place = place_of(p, block, block.row + row + 4 * r);
+    const RowPlace place = place_of(p, block, block.row + row + 4 * r);
     if (row + 4 * r >= end || !place.exists) continue;
     float m = lowest_m, sum = 0.f, o[columns] = {};
 #pragma unroll

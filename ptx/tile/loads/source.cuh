@@ -62,7 +62,7 @@ FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params&
 // The scales of the RowBlock's Q, and of what it meets. batch: of scales; with own lengths these have no blocks.
 FA3_DEVICE void load_scales(RowBlock& block, const Params& p, int batch) {
   const int head_kv = config.packs_heads() ? block.head : block.head / p.heads_per_kv;
-  const int row = own_lengths ? 0 : min(max(block.row, 0), visible(p, block).seqlen_q - 1);
+  const int row = planned ? 0 : min(max(block.row, 0), visible(p, block).seqlen_q - 1);
   const Scales& scales = taken<ScaleBlock>(p).scales;
   block.c = p.softmax_scale_log2 * (has_wide_q ? 1.f : scale_at(scales.q, batch, block.head, row));
   block.v_scale = 1.f;

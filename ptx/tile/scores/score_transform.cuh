@@ -61,7 +61,7 @@ class ScoreTransform {
     if constexpr (has(Trait::alibi)) {
 #pragma unroll
       for (int i = 0; i < own_rows; i++) {
-        const Place place = place_of(p_, block, block.row + 16 * warp + threadIdx.x % 32 / 4 + 8 * i);
+        const RowPlace place = place_of(p_, block, block.row + 16 * warp + threadIdx.x % 32 / 4 + 8 * i);
         position_[i] = place.query + block.first_position[0];
         const bool exists = place.exists && block.blocks != RowBlock::end_of_work;
         slope_[i] = exists ? slope_of(block.sequence_number[0], place.head) : 0.f;

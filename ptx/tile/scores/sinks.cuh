@@ -1,4 +1,4 @@
-// Where a row of a tile belongs, and the sink of its head: with Trait::own_lengths a row's sum of exponentials may have
+// Where a row of a tile belongs, and the sink of its head: with Trait::planned a row's sum of exponentials may have
 // one more addend, exp(sink), which has no value. It is added once, when the sums of all keys are there.
 #pragma once
 #include "../row_sums.cuh"
@@ -7,11 +7,11 @@
 namespace fa3 {
 
 // Where a row of a tile belongs: with packed heads several have the same query.
-struct Place {
+struct RowPlace {
   int query, head;
   bool exists;  // is it a row of the problem?
 };
-FA3_DEVICE Place place_of(const Params& p, const RowBlock& block, int row) {
+FA3_DEVICE RowPlace place_of(const Params& p, const RowBlock& block, int row) {
   if constexpr (config.packs_heads()) {
     const int query = packing(p).query(row), head = packing(p).head(row);
     return {query, block.head * p.heads_per_kv + head,
@@ -31,9 +31,9 @@ FA3_DEVICE float lse_offset_at(const Scales& scales, const RowBlock& block, int 
 // The sink of a tile's row; -inf: none. It lacks what the row's scores lack.
 template <class P>
 FA3_DEVICE float sink_of(const P& p, const RowBlock& block, int row) {
-  if constexpr (own_lengths)
+  if constexpr (planned)
     if (p.sinks) {
-      const Place place = place_of(p, block, row);
+      const RowPlace place = place_of(p, block, row);
       if (!config.packs_heads() || place.exists) {
         const float sink = __ldca(p.sinks + place.head * p.sinks_stride);
         if constexpr (config.has_scales())
@@ -45,7 +45,7 @@ FA3_DEVICE float sink_of(const P& p, const RowBlock& block, int row) {
 }
 
 FA3_DEVICE FinishedRow finish_with(float sink, float m, float l) {
-  if constexpr (own_lengths) return finish_row(m, l, sink);
+  if constexpr (planned) return finish_row(m, l, sink);
   else return finish_row(m, l);
 }
 

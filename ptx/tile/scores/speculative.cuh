@@ -69,7 +69,7 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const Element* q, const Ele
                              ((lane / 8 % 2 ^ swizzled(lane)) << 4);
 #pragma unroll
   for (int i = 0; i < Bc / 2; i++)
-    S[i] = own_lengths && is_8bit ? ptx::mov_f32(0.f) : 0.f;  // plain zeros are set before the branch
+    S[i] = planned && is_8bit ? ptx::mov_f32(0.f) : 0.f;  // plain zeros are set before the branch
 #pragma unroll 1
   for (int slab = 0; slab < q_slabs; slab++)
 #pragma unroll 1  // downwards, for want of registers

@@ -53,7 +53,7 @@ RowCosts packed(RowCosts costs) {
 }
 // A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128. So do two that
 // have halves of O's columns.
-RowCosts of_one_consumer(const ForwardRow& row) {
+RowCosts one_consumer_costs(const ForwardRow& row) {
   const int32_t columns = row.d + row.dv + (row.has(Trait::qv) ? row.dv : 0);
   const int32_t clocks = row.Bc * columns / 32 + 8 * row.Bc + 80, block = clocks * 10 / 18;
   return {{block, 900 + block, 1600, 750}, {block, 900 + block, 1600, 750}, 650};
@@ -61,14 +61,14 @@ RowCosts of_one_consumer(const ForwardRow& row) {
 
 // Two consumers that take turns at the keys are done sooner. They add their results up before they write a part:
 // measured, parts of 2 to 6 blocks are 2% faster to 4% slower so, those of 16 and more 3 to 18% faster.
-RowCosts of_two_consumers(const ForwardRow& row) {
-  RowCosts costs = of_one_consumer(row);
+RowCosts two_consumers_costs(const ForwardRow& row) {
+  RowCosts costs = one_consumer_costs(row);
   for (Costs* c : {&costs.together, &costs.behind}) c->block = c->block * 6 / 10, c->piece -= 500, c->write += 3000;
   return costs;
 }
 // Two thread blocks that load half of the keys each, for both, wait less for them.
-RowCosts of_cluster(const ForwardRow& row) {
-  RowCosts costs = of_one_consumer(row);
+RowCosts cluster_costs(const ForwardRow& row) {
+  RowCosts costs = one_consumer_costs(row);
   for (Costs* c : {&costs.together, &costs.behind}) c->block = c->block * 85 / 100;
   return costs;
 }
@@ -86,9 +86,9 @@ RowCosts transformed(RowCosts costs, const ForwardRow& row) {
 // Rows with a window have not been measured: their costs are those of causal ones of the same tile.
 RowCosts costs_of_tile(const ForwardRow& row) {
   const Mask mask = row.mask == Mask::window ? Mask::causal : row.mask;
-  if (row.has(Trait::shares_keys)) return of_two_consumers(row);
-  if (row.has(Trait::multicast)) return of_cluster(row);
-  if (row.warpgroups() == 1) return of_one_consumer(row);
+  if (row.has(Trait::shares_keys)) return two_consumers_costs(row);
+  if (row.has(Trait::multicast)) return cluster_costs(row);
+  if (row.warpgroups() == 1) return one_consumer_costs(row);
   for (const Measured& measured : measured_costs)
     if (!row.is_8bit() && measured.d == row.d && measured.Br == row.Br && measured.Bc == row.Bc &&
         measured.mask == mask)
@@ -110,7 +110,7 @@ RowCosts widened(RowCosts costs, const ForwardRow& row) {
 
 // Keys in the rows of the products: what a warp does with its quarter of a block, or two warpgroups with one whose
 // products are WGMMAs.
-RowCosts of_few_rows(const ForwardRow& row) {
+RowCosts few_rows_costs(const ForwardRow& row) {
   const int32_t narrow_block = 150 + row.Bc * (row.d + row.dv) / 96;
   const int32_t block = !row.halves_columns() ? narrow_block : row.has(Trait::half_rows) ? 1900 : 1600;
   const int32_t piece = row.has(Trait::half_rows) ? 2000 : 1400;
@@ -118,7 +118,7 @@ RowCosts of_few_rows(const ForwardRow& row) {
 }
 
 // A thread block takes 3 us and its products, and a multiprocessor has several at once.
-RowCosts of_one_tile(const ForwardRow& row) {
+RowCosts one_tile_costs(const ForwardRow& row) {
   const int32_t block = row.Br * row.Bc * (row.d + row.dv) / static_cast<int32_t>(500 * products_per_us(row));
   const int32_t piece = 3000 / row.resident_blocks();
   return {{block, piece, 0, 0}, {block, piece, 0, 0}, piece};
@@ -126,16 +126,16 @@ RowCosts of_one_tile(const ForwardRow& row) {
 
 // Warps that widen a latent cache write in shared memory what products read there, and both take longer; few rows widen
 // it as they read it. Measured on an H200, all keys in the L2 cache, for 32, 16 and 64 rows.
-RowCosts of_latent(const ForwardRow& row) {
+RowCosts latent_costs(const ForwardRow& row) {
   const int32_t block = row.has(Trait::half_rows) ? 3800 : row.has(Trait::few_rows) ? 2600 : 5500;
   const int32_t piece = row.has(Trait::few_rows) ? 2000 : 900 + block / 2;
   return {{block, piece, 1600, 750}, {block, piece, 1600, 750}, 650};
 }
 
 RowCosts costs_of(const ForwardRow& row) {
-  if (row.is_latent()) return of_latent(row);
-  if (row.has(Trait::one_tile)) return of_one_tile(row);
-  if (row.has(Trait::few_rows)) return of_few_rows(row);
+  if (row.is_latent()) return latent_costs(row);
+  if (row.has(Trait::one_tile)) return one_tile_costs(row);
+  if (row.has(Trait::few_rows)) return few_rows_costs(row);
   if (row.widens()) return widened(costs_of_tile(row), row);
   return row.transforms_scores() ? transformed(costs_of_tile(row), row) : costs_of_tile(row);
 }
@@ -146,11 +146,11 @@ MemoryRates rates_of(const Card& card, double all_bytes, bool takes_turns) {
   const int64_t memory = card.memory_bytes_per_us ? card.memory_bytes_per_us : unknown.memory_bytes_per_us;
   const int64_t cache = card.cache_bytes ? card.cache_bytes : unknown.cache_bytes;
   const int64_t clock = card.clock_kilohertz ? card.clock_kilohertz : unknown.clock_kilohertz;
-  const int64_t of_memory = memory * 15 / 16'000, of_cache = 6000 * clock / unknown.clock_kilohertz;
-  const int64_t of_one = (takes_turns ? 76 : 60) * clock / unknown.clock_kilohertz;
+  const int64_t memory_rate = memory * 15 / 16'000, cache_rate = 6000 * clock / unknown.clock_kilohertz;
+  const int64_t for_one = (takes_turns ? 76 : 60) * clock / unknown.clock_kilohertz;
   const bool fit_cache = 3 * all_bytes <= 2 * static_cast<double>(cache);
-  return {std::max<int64_t>(fit_cache ? std::max(of_cache, of_memory) : of_memory, 1), std::max<int64_t>(of_one, 1),
-          fit_cache};
+  return {std::max<int64_t>(fit_cache ? std::max(cache_rate, memory_rate) : memory_rate, 1),
+          std::max<int64_t>(for_one, 1), fit_cache};
 }
 
 RowCosts on_card(RowCosts costs, const ForwardRow& row, const Card& card) {

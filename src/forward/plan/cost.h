@@ -45,13 +45,13 @@ constexpr int64_t block_time(const ForwardRow& row, int64_t block, int64_t warpg
 
 // How fast K and V come, in bytes a nanosecond.
 struct MemoryRates {
-  int64_t of_all;  // for all multiprocessors together: from memory, or more from the L2 cache
-  int64_t of_one;  // for one alone, at most
-  bool cached;     // of_all is the cache's
+  int64_t for_all;  // for all multiprocessors together: from memory, or more from the L2 cache
+  int64_t for_one;  // for one alone, at most
+  bool cached;      // for_all is the cache's
 
   // How long a block of so many bytes takes, at least, if so many multiprocessors load at once.
   constexpr int64_t time(int64_t bytes, int64_t multiprocessors) const {
-    return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;
+    return bytes * multiprocessors > bytes / for_one * for_all ? bytes * multiprocessors / for_all : bytes / for_one;
   }
 };
 // Where all K and V are so many bytes, which two thirds of the L2 cache may still hold. takes_turns: two consumers that

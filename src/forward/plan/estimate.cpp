@@ -31,7 +31,7 @@ int64_t in_turn(int64_t count, int64_t time) {
 }
 
 bool depends_on_card(const ForwardProblem& problem) {
-  return !problem.served && dtype_of(problem.q.dtype) != Dtype::e4m3 &&
+  return !problem.planned && dtype_of(problem.q.dtype) != Dtype::e4m3 &&
          (problem.causal || problem.seqlen_q <= most_packed_queries);
 }
 
@@ -45,18 +45,18 @@ Estimate::Estimate(const Candidate& candidate, const Card& card)
       rates(rates_for(candidate, card)),
       loaded_bytes(row.loaded_bytes() / (packs_heads ? 1 : problem.heads_per_kv())), costs(costs_of(row)) {
   if (waits_for_memory) costs = on_card(costs, row, card);
-  const int64_t of_head = rows(), warpgroups = divide_up(of_head, 64);
+  const int64_t per_head = rows(), warpgroups = divide_up(per_head, 64);
   const bool is_short = longest * row.Bc < short_keys;
   if (warpgroups < row.warpgroups()) {
-    const auto of_fewer = [&](Costs& c) { c.block = static_cast<int32_t>(block_time(row, c.block, warpgroups)); };
+    const auto shorten = [&](Costs& c) { c.block = static_cast<int32_t>(block_time(row, c.block, warpgroups)); };
     // A single wave of short tiles waits for each step of the first of its warpgroups, however many there are.
-    if (!is_short) of_fewer(costs.together);
-    of_fewer(costs.behind);
+    if (!is_short) shorten(costs.together);
+    shorten(costs.behind);
   }
   if (is_short && tiles.count() > balanced * multiprocessors) {
     // A single consumer is done with few rows sooner.
     const bool is_alone = packs_heads && row.warpgroups() == 1;
-    const auto stored = static_cast<int32_t>(is_alone ? std::min<int64_t>(of_head, 64) : 0);
+    const auto stored = static_cast<int32_t>(is_alone ? std::min<int64_t>(per_head, 64) : 0);
     costs.behind.piece = costs.among + 6 * stored;
   }
   if (row.has(Trait::shares_keys) && longest < least_turns(row))
@@ -99,8 +99,8 @@ int64_t Estimate::whole_time(bool roughly, int64_t latest) const {
     // Among others, tiles with fewer rows are shorter, and spread the end of the last wave.
     const int64_t partial = divide_up(rows(), 64) % row.warpgroups();
     if (tiles.count() <= multiprocessors || tiles.q_blocks == 1 || partial == 0) return time;
-    const int64_t of_head = in_turn(tiles.q_blocks - 1, tile) + block_time(row, tile, partial);
-    const double all = static_cast<double>(of_head) * tiles.batch_heads / static_cast<double>(multiprocessors);
+    const int64_t per_head = in_turn(tiles.q_blocks - 1, tile) + block_time(row, tile, partial);
+    const double all = static_cast<double>(per_head) * tiles.batch_heads / static_cast<double>(multiprocessors);
     if (all >= static_cast<double>(most_time)) return time;
     return std::min(time, launch_time + static_cast<int64_t>(all) + tile / 2);
   }

@@ -11,8 +11,8 @@ inline constexpr int64_t most_time = INT64_MAX / 10;
 int64_t in_turn(int64_t count, int64_t time);
 
 // Does its plan follow from the card, too? Few queries wait for memory, and so may short causal tiles. Elsewhere times
-// are those of the tensor cores: with another clock all of them change alike. What served problems and e4m3 cost is not
-// known of each card.
+// are those of the tensor cores: with another clock all of them change alike. What planned problems and e4m3 cost is
+// not known of each card.
 bool depends_on_card(const ForwardProblem& problem);
 
 // With so many causal tiles for each multiprocessor, or more, no split that was measured gained anything.

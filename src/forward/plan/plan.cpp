@@ -9,7 +9,7 @@
 #include "device/widen.h"
 #include "forward/plan/copies.h"
 #include "forward/plan/estimate.h"
-#include "forward/plan/lengths.h"
+#include "forward/plan/planned.h"
 #include "forward/plan/split.h"
 #include "forward/plan/tiles.h"
 #include "integers.h"
@@ -55,18 +55,18 @@ bool has_one_small_tile(const Candidate& candidate) {
   return candidate.row.packs_heads() && candidate.row.Br > 64 && candidate.rows() <= 64;
 }
 
-// A served problem's pieces are the device's to plan, in a step before the kernel's or in an earlier call (a schedule).
-// Among rows, one or more, the host chooses by what it knows. Where tiles are many, a smaller one must seem faster by a
-// twentieth: rows differ less there than predictions are wrong.
-void plan_fastest_served(const ForwardProblem& problem, std::span<const int> some, int multiprocessors,
-                         RowPlan& fastest) {
-  plan_lengths_row({problem, forward_row(some[0])}, multiprocessors, fastest);
+// A planned problem's pieces are the device's to plan, in a step before the kernel's or in an earlier call (a
+// schedule). Among rows, one or more, the host chooses by what it knows. Where tiles are many, a smaller one must seem
+// faster by a twentieth: rows differ less there than predictions are wrong.
+void plan_fastest_planned(const ForwardProblem& problem, std::span<const int> some, int multiprocessors,
+                          RowPlan& fastest) {
+  plan_planned_row({problem, forward_row(some[0])}, multiprocessors, fastest);
   const bool is_balanced = fastest.tiles.count() >= balanced * multiprocessors;
   for (const int n : some.subspan(1)) {
     const Candidate candidate{problem, forward_row(n)};
     if (has_one_small_tile(candidate)) continue;
     RowPlan other;
-    plan_lengths_row(candidate, multiprocessors, other);
+    plan_planned_row(candidate, multiprocessors, other);
     const double limit = fastest.predicted_us * (is_balanced ? 0.95 : 1);
     // Where it makes no difference, fewer reads of K and V are better.
     const bool is_faster = candidate.row.packs_heads() ? other.predicted_us <= fastest.predicted_us
@@ -76,14 +76,14 @@ void plan_fastest_served(const ForwardProblem& problem, std::span<const int> som
 }
 
 // Rows that take copies of K and V must be faster by as long as the pass takes that makes them.
-void plan_served_row(const ForwardProblem& problem, const Fit& fit, int multiprocessors, RowPlan& fastest) {
+void choose_planned_row(const ForwardProblem& problem, const Fit& fit, int multiprocessors, RowPlan& fastest) {
   const std::span<const int> all(fit.rows, static_cast<size_t>(fit.count));
   const auto direct = static_cast<size_t>(
       std::find_if(all.begin(), all.end(), [](int n) { return forward_row(n).takes_copies(); }) - all.begin());
-  plan_fastest_served(problem, direct > 0 ? all.first(direct) : all, multiprocessors, fastest);
+  plan_fastest_planned(problem, direct > 0 ? all.first(direct) : all, multiprocessors, fastest);
   if (direct == 0 || direct == all.size()) return;
   RowPlan other;
-  plan_fastest_served(problem, all.subspan(direct), multiprocessors, other);
+  plan_fastest_planned(problem, all.subspan(direct), multiprocessors, other);
   if (other.predicted_us + copying_us(problem) < fastest.predicted_us) fastest = other;
 }
 
@@ -101,16 +101,16 @@ int32_t thread_blocks_of(const RowPlan& plan, int multiprocessors) {
   return cluster * std::min(plan.pieces.count(), std::max(1, multiprocessors / cluster));
 }
 
-void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
-  constexpr int pass = row_named("fa3_pass_plan_lengths");
+void plan_planned_call(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
+  constexpr int pass = row_named("fa3_pass_plan_forward");
   static_assert(pass >= 0);
-  plan_served_row(problem, fit, multiprocessors, plan.forward);
+  choose_planned_row(problem, fit, multiprocessors, plan.forward);
   const ForwardRow& row = forward_row(plan.forward.row);
-  PlanLengthsParams params;
-  plan_lengths_params({problem, row}, multiprocessors, params);
+  PlanForwardParams params;
+  plan_forward_params({problem, row}, multiprocessors, params);
   plan.schedule_bytes = static_cast<size_t>(plan_bytes(params));
   plan.workspace_bytes = plan.forward.workspace.bytes;
-  if (!problem.schedule) plan.launches[plan.launch_count++] = {ForwardStep::plan_lengths, pass, 1};
+  if (!problem.schedule) plan.launches[plan.launch_count++] = {ForwardStep::plan_forward, pass, 1};
   if (row.takes_copies()) add_copies(problem, plan);
   plan.launches[plan.launch_count++] = {ForwardStep::forward, plan.forward.row,
                                         thread_blocks_of(plan.forward, multiprocessors)};
@@ -165,8 +165,8 @@ Fit eligible(const ForwardProblem& problem, const Fit& all, const Card& card) {
   Fit fit = all;
   for (int i = 0; i < all.count; ++i)
     if (is_for_short(all.rows[i]) && is_short({problem, forward_row(all.rows[i])}, card)) return only(all, all.rows[i]);
-  if (const auto others = std::remove_if(fit.rows, fit.rows + fit.count, is_for_short); others != fit.rows)
-    fit.count = static_cast<int>(others - fit.rows);
+  if (const auto kept_end = std::remove_if(fit.rows, fit.rows + fit.count, is_for_short); kept_end != fit.rows)
+    fit.count = static_cast<int>(kept_end - fit.rows);
   const int64_t tiles = tiles_of({problem, forward_row(fit.rows[0])}, card).count();
   const int64_t many = balanced * card.multiprocessors;
   const bool is_balanced = problem.causal && tiles >= many;
@@ -218,7 +218,7 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, const Card& card, 
   plan.forward = {};
   plan.forward.row = fit.rows[0];
   if (problem.empty()) return;
-  if (problem.served) return plan_served(problem, fit, multiprocessors, plan);
+  if (problem.planned) return plan_planned_call(problem, fit, multiprocessors, plan);
   if (problem.seqlen_k == 0) {
     constexpr int pass = row_named("fa3_pass_empty_rows");
     static_assert(pass >= 0);
@@ -245,20 +245,20 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, const Card& card, 
                                         narrow(std::min<int64_t>(blocks, most))};
 }
 
-// What a plan of a served problem depends on beside its shape. Of other problems all is 0.
-struct ServedKey {
-  bool served, batch_invariant, has_schedule;
+// What a plan of a planned problem depends on beside its shape. Of other problems all is 0.
+struct PlannedKey {
+  bool planned, batch_invariant, has_schedule;
   int64_t total_q, total_k, chunk;
   int32_t left, right;  // of the window
   bool bottom_right;
 
-  static ServedKey of(const ForwardProblem& problem) {
-    if (!problem.served) return {};
+  static PlannedKey of(const ForwardProblem& problem) {
+    if (!problem.planned) return {};
     const Window& window = problem.window;
     return {true, problem.batch_invariant, problem.schedule != nullptr, problem.total_q, problem.total_k, problem.chunk,
             window.left, window.right, window.bottom_right};
   }
-  bool operator==(const ServedKey&) const = default;
+  bool operator==(const PlannedKey&) const = default;
 };
 
 // What a plan depends on.
@@ -266,7 +266,7 @@ struct Key {
   AttentionShape shape;
   int64_t first_row, rows, v_tiles_row;  // of the rows that fit
   Card card;
-  ServedKey served;
+  PlannedKey planned;
 
   bool operator==(const Key&) const = default;
 };
@@ -281,7 +281,7 @@ const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, const Car
     int next;
   } memory;
   const Card card = depends_on_card(problem) ? device : assumed_card(device.multiprocessors);
-  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, card, ServedKey::of(problem)};
+  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, card, PlannedKey::of(problem)};
   key.shape.softmax_scale = 0;  // nothing to it
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];

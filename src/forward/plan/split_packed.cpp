@@ -43,7 +43,7 @@ class Packed : public Search {
     const int64_t count = tiles.count(), n = longest, head_rows = std::min<int64_t>(rows(), 64);
     const int64_t most = std::min<int64_t>({Listed::most_packed_parts, n / 2,
                                             most_packed_multiprocessor_parts * multiprocessors / count});
-    const int64_t of_all = under_way(costs.together, multiprocessors).block;
+    const int64_t for_all = under_way(costs.together, multiprocessors).block;
     int64_t unit = 0;
     for (int64_t parts = 2; parts <= most; ++parts) {
       const int64_t blocks = whole_grains(divide_up(n, parts)), made = divide_up(n, blocks);
@@ -55,7 +55,7 @@ class Packed : public Search {
       // Warpgroups that have nothing else to do add parts up together.
       time += combine_time(parts, head_rows, rounds ? 1 : parts);
       // After a round multiprocessors are at different places.
-      if (rounds) time += rounds * (blocks * of_all + round_time) + blocks * of_all / 16;
+      if (rounds) time += rounds * (blocks * for_all + round_time) + blocks * for_all / 16;
       if (time < best_ && worth_splitting(time, whole_)) best_ = time, unit = blocks;
     }
     if (unit == 0) return;

@@ -57,8 +57,9 @@ bool waits_for_memory(const Candidate& candidate, const Card& card, int64_t firs
   const auto rows = static_cast<double>(problem.heads * problem.seqlen_q + problem.heads_kv * problem.seqlen_k);
   const double bytes = row.element_bytes() * columns * rows;
   const auto products = static_cast<double>(blocks * costs_of(row).behind.block) * static_cast<double>(problem.heads);
-  const auto of_memory = static_cast<double>(rates_of(card, bytes * static_cast<double>(problem.batch), false).of_all);
-  return products / card.multiprocessors < 0.7 * bytes / of_memory;
+  const auto memory_rate =
+      static_cast<double>(rates_of(card, bytes * static_cast<double>(problem.batch), false).for_all);
+  return products / card.multiprocessors < 0.7 * bytes / memory_rate;
 }
 
 }  // namespace

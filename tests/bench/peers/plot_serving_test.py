@@ -48,7 +48,7 @@ def main():
         }, kinds  # fmt: skip
         for path, text in (
             (str(folder / "none.csv"), "none.csv"),
-            (write("dense.csv", BENCH, BENCH_LINES[2]), "none of its 1 lines is a served call"),
+            (write("dense.csv", BENCH, BENCH_LINES[2]), "none of its 1 lines is a planned call"),
             (write("cut.csv", HEADER.replace("kind,", ""), LINES[3].replace("decode,", "")), "KeyError: 'kind'"),
             (write("two.csv", HEADER, LINES[0], LINES[3].replace("H100", "H200")), "NVIDIA H100, NVIDIA H200"),
         ):
@@ -65,12 +65,12 @@ def main():
         assert decode.read_bytes() == (folder / "b/serving-decode.svg").read_bytes()
         assert plot_serving.main([bench, "--out", str(folder / "c")]) == 0
         assert sorted(os.listdir(folder / "c")) == ["serving-decode.svg", "serving-fwd.svg"]
-        try:  # the paper's figures leave served calls out
+        try:  # the paper's figures leave planned calls out
             plot.read(write("grid.csv", f"{BENCH},batch,seqlen", "fwd,bf16,128,1,16,16,401.5,1,page 64,decode,b8,2402.5,1,16384"))
         except plot.PlotError as error:
             expect(str(error), "none of its 1 rows is a point of the paper's grid")
         else:
-            raise AssertionError("a served call was taken for one of the paper's")
+            raise AssertionError("a planned call was taken for one of the paper's")
     return 0
 
 

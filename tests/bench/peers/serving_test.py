@@ -41,7 +41,7 @@ def refused(bench, *words):
 def test_options(bench):
     for words, text in (
         (["--peers", "fa5"], "unknown peers: 'fa5'"),
-        (["--set", "grid"], "not served are timed by peers.py"),
+        (["--set", "grid"], "not planned are timed by peers.py"),
         (["--set", "mine"], "mine"),
         (["--reps", "0"], "'0' is no number above 0"),
         (["--lengths", "5", "--dtype", "fp16", "--head-dim", "64", "--causal", "1"], "timed in bf16"),
@@ -50,10 +50,10 @@ def test_options(bench):
         expect(refused(bench, *words), text)
     for direction, kinds in (("fwd", {"decode", "chunked", "mixed", "varlen", "window"}), ("bwd", {"varlen_bwd"})):
         options = serving.parse(["--bench", bench, "--direction", direction])
-        found = {point.served["kind"] for point in options.points}
+        found = {point.planned["kind"] for point in options.points}
         assert kinds <= found and ("decode" in found) == (direction == "fwd"), found
     program = [sys.executable, ROOT / "tools/peers/peers.py", "--bench", bench, "--set", "documents"]
-    expect(subprocess.run(program, capture_output=True, text=True).stderr, "served calls are timed by serving.py")
+    expect(subprocess.run(program, capture_output=True, text=True).stderr, "planned calls are timed by serving.py")
 
 
 def test_points_of_record(bench):
@@ -62,7 +62,7 @@ def test_points_of_record(bench):
     made = set()
     for direction in ("fwd", "bwd"):
         for point in serving.parse(["--bench", bench, "--direction", direction]).points:
-            made.add((point.served["kind"], point.served["name"]))
+            made.add((point.planned["kind"], point.planned["name"]))
     for path in sorted(ROOT.glob("tests/records/*/serving.csv")):
         with open(path, newline="") as file:
             kept = {(line["kind"], line["point"]) for line in csv.DictReader(file)}

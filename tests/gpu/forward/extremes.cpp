@@ -106,7 +106,7 @@ TEST_CASE("inputs that repeat one row of memory give what copies of it give", "[
 }
 
 // Fresh random problems on all rows until the time is over, three of four on those that the library chooses, and every
-// fifth a served one; FA3_STRESS_SECONDS (default 60).
+// fifth a planned one; FA3_STRESS_SECONDS (default 60).
 TEST_CASE("stress", "[.stress]") {
   const tools::Stream& stream = gpu().stream;
   const char* text = std::getenv("FA3_STRESS_SECONDS");
@@ -114,14 +114,14 @@ TEST_CASE("stress", "[.stress]") {
   const auto start = std::chrono::steady_clock::now();
   std::vector<const ForwardRow*> chosen, named;
   for (const ForwardRow& row : forward_rows)
-    if (!row.has(Trait::own_lengths)) (is_default(row) ? chosen : named).push_back(&row);
+    if (!row.has(Trait::planned)) (is_default(row) ? chosen : named).push_back(&row);
   size_t next_chosen = 0, next_named = 0;
   int problems = 0;
   while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
     const uint64_t seed = tools::mix(tools::seed_of_run(), 100000000 + uint64_t(problems));
     INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
     if (++problems % 5 == 0) {
-      ServedCase made(random_served(seed));
+      PlannedCase made(random_planned(seed));
       INFO(made.problem.describe());
       REQUIRE(run_and_verify(made, expect(made), stream, 6) == "");
       continue;

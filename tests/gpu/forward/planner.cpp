@@ -1,4 +1,4 @@
-// The pass that plans packed lengths (ptx/plan/plan_lengths.h), alone: its lists against those that the host makes by
+// The pass that plans varlen sequences (ptx/plan/plan_forward.h), alone: its lists against those that the host makes by
 // the same functions, and how long it takes.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
@@ -12,19 +12,19 @@
 #include "device/cubins.h"
 #include "device/driver.h"
 #include "device/enqueue.h"
-#include "forward/plan/lengths.h"
+#include "forward/plan/planned.h"
 #undef FA3_DRIVER_FUNCTIONS  // the tests have a list of their own
 #include "../gpu.h"
 #include "random.h"
-#include "served.h"
+#include "planned.h"
 
 namespace fa3::test {
 namespace {
 
 using tools::DeviceBuffer, tools::Random;
 
-constexpr auto passes = table::rows_of<table::served_lines, Kind::pass>(&table::Line::pass);
-static_assert(passes.size() == 1 && passes[0].pass == Pass::plan_lengths && passes[0].valid());
+constexpr auto passes = table::rows_of<table::planned_lines, Kind::pass>(&table::Line::pass);
+static_assert(passes.size() == 1 && passes[0].pass == Pass::plan_forward && passes[0].valid());
 
 struct PlannerCase {
   std::string name;
@@ -79,12 +79,12 @@ std::vector<int32_t> starts_of(const std::vector<int32_t>& lengths) {
 struct PlannerCall {
   std::vector<int32_t> cu_q, cu_k;
   DeviceBuffer device_cu_q, device_cu_k;
-  PlanLengthsParams on_host, on_device;
+  PlanForwardParams on_host, on_device;
 
   explicit PlannerCall(const PlannerCase& made)
       : cu_q(starts_of(made.q)), cu_k(starts_of(made.k)), device_cu_q(cu_q.size() * 4), device_cu_k(cu_k.size() * 4) {
     device_cu_q.upload(cu_q.data(), cu_q.size() * 4), device_cu_k.upload(cu_k.data(), cu_k.size() * 4);
-    const auto row = std::find_if(served_rows.begin(), served_rows.end(), [&](const ForwardRow& r) {
+    const auto row = std::find_if(planned_rows.begin(), planned_rows.end(), [&](const ForwardRow& r) {
       return r.d == 128 && r.packs_heads() == made.packs && r.bounded_left();
     });
     ForwardProblem problem{};
@@ -96,7 +96,7 @@ struct PlannerCall {
                        int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
     problem.total_q = cu_q.back(), problem.total_k = cu_k.back();
     problem.window = made.window, problem.chunk = made.chunk, problem.batch_invariant = made.batch_invariant;
-    REQUIRE(plan_lengths_params(problem, *row, 132, on_host));
+    REQUIRE(plan_forward_params(problem, *row, 132, on_host));
     on_device = on_host;
     on_device.lengths.cu_q = static_cast<const int32_t*>(device_cu_q.at(0));
     on_device.lengths.cu_k = static_cast<const int32_t*>(device_cu_k.at(0));
@@ -112,7 +112,7 @@ struct PlannerLaunch {
     static CUfunction loaded;  // of the run's only context
     if (!loaded) {
       CUmodule module;
-      const size_t number = served_rows.size();
+      const size_t number = planned_rows.size();
       tools::check(driver->module_load_data(&module, fa3_cubins[number].data), "cuModuleLoadData");
       tools::check(driver->module_get_function(&loaded, module, passes[0].name), passes[0].name);
       tools::check(driver->func_set_attribute(loaded, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -120,41 +120,41 @@ struct PlannerLaunch {
     }
     function = loaded;
   }
-  void operator()(const PlanLengthsParams& params, const DeviceBuffer& plan) const {
-    PlanLengthsPassParams pass{params, plan_at(plan.at(0), params)};
+  void operator()(const PlanForwardParams& params, const DeviceBuffer& plan) const {
+    PlanForwardPassParams pass{params, plan_at(plan.at(0), params)};
     REQUIRE(enqueue(*driver, Row::of(passes[0], 0), function, 1, &pass, false, gpu().stream.get()) == FA3_OK);
   }
 };
 
 struct PlannerList {
   PlannedCounts counts;
-  std::vector<Planned> entries;
+  std::vector<PlannedPiece> entries;
 };
-PlannerList list_in(void* memory, const PlanLengthsParams& params) {
-  const LengthsPlan plan = plan_at(memory, params);
+PlannerList list_in(void* memory, const PlanForwardParams& params) {
+  const PlannedPieces plan = plan_at(memory, params);
   const int64_t most = most_entries(params.most_tiles, params.most_slots);
   return {*plan.counts, {plan.entries, plan.entries + std::clamp<int64_t>(plan.counts->entries, 0, most)}};
 }
-PlannerList list_by_host(const PlanLengthsParams& params) {
+PlannerList list_by_host(const PlanForwardParams& params) {
   std::vector<std::max_align_t> memory(size_t(plan_bytes(params)) / sizeof(std::max_align_t) + 1);
   const auto scratch = std::make_unique<PlanScratch>();
-  plan_lengths(InTurn(), params, plan_at(memory.data(), params), *scratch);
+  plan_forward(InTurn(), params, plan_at(memory.data(), params), *scratch);
   return list_in(memory.data(), params);
 }
 
 // Entries in an order of their own, without their slots, which depend on who comes first.
-std::vector<Planned> sorted(std::vector<Planned> entries) {
-  for (Planned& entry : entries) entry.slot = 0;
+std::vector<PlannedPiece> sorted(std::vector<PlannedPiece> entries) {
+  for (PlannedPiece& entry : entries) entry.slot = 0;
   std::sort(entries.begin(), entries.end(),
-            [](const Planned& a, const Planned& b) { return std::memcmp(&a, &b, sizeof a) < 0; });
+            [](const PlannedPiece& a, const PlannedPiece& b) { return std::memcmp(&a, &b, sizeof a) < 0; });
   return entries;
 }
-bool are_same(const std::vector<Planned>& a, const std::vector<Planned>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(Planned)) == 0);
+bool are_same(const std::vector<PlannedPiece>& a, const std::vector<PlannedPiece>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(PlannedPiece)) == 0);
 }
 
 // "", or what is wrong with the device's list.
-std::string compare(const PlannerList& made, const PlannerList& wanted, const PlanLengthsParams& params) {
+std::string compare(const PlannerList& made, const PlannerList& wanted, const PlanForwardParams& params) {
   if (made.counts.entries != wanted.counts.entries || made.counts.slots != wanted.counts.slots)
     return std::to_string(made.counts.entries) + " entries and " + std::to_string(made.counts.slots) + " slots, not " +
            std::to_string(wanted.counts.entries) + " and " + std::to_string(wanted.counts.slots);
@@ -165,7 +165,7 @@ std::string compare(const PlannerList& made, const PlannerList& wanted, const Pl
       params.packing.rows(params.lengths.max_q) > params.Br;
   if (by_sequence && made.counts.slots == 0 && !are_same(made.entries, wanted.entries)) return "in another order";
   std::set<int32_t> slots;
-  for (const Planned& entry : made.entries)
+  for (const PlannedPiece& entry : made.entries)
     if (entry.parts > 1 && !slots.insert(entry.slot + entry.part).second) return "a slot is taken twice";
   if (!slots.empty() && (*slots.begin() < 0 || *slots.rbegin() >= made.counts.slots)) return "a slot that there is not";
   return "";
@@ -173,7 +173,7 @@ std::string compare(const PlannerList& made, const PlannerList& wanted, const Pl
 
 }  // namespace
 
-TEST_CASE("the device plans packed lengths as the host does", "[served][planner]") {
+TEST_CASE("the device plans varlen sequences as the host does", "[planned][planner]") {
   gpu();
   const PlannerLaunch launch;
   for (const PlannerCase& made : planner_cases()) {

@@ -48,7 +48,7 @@ class RowCase : public Catch::ITestInvoker {
 RowCases::RowCases(const char* what, const char* tags, void (*body)(const ForwardRow&),
                    bool (*applies)(const ForwardRow&)) {
   for (const ForwardRow& row : forward_rows)
-    if (applies(row) && !row.has(Trait::own_lengths))
+    if (applies(row) && !row.has(Trait::planned))
       Catch::AutoReg(Catch::Detail::make_unique<RowCase>(body, row), CATCH_INTERNAL_LINEINFO, {},
                      {row.name + std::string(what), tags});
 }

@@ -12,7 +12,7 @@ bool run(const Problem& problem, const ForwardRow& row, int repeats = 3);
 constexpr bool every_row(const ForwardRow&) { return true; }
 
 // Registers a test case for every forward row that it applies to, named after it; but not for those with lengths of
-// their own, which take other problems (served.cpp). Not a template: a compiler would make a copy of the body for each
+// their own, which take other problems (planned.cpp). Not a template: a compiler would make a copy of the body for each
 // row.
 struct RowCases {
   RowCases(const char* what, const char* tags, void (*body)(const ForwardRow&),

@@ -61,7 +61,7 @@ def checked(case, k_cache, v_cache, o, lse, mask, what):
 
 
 def other_caches(device):
-    """A number for all lengths, no lengths, head dimensions that are no multiples of 8, packed lengths of keys in
+    """A number for all lengths, no lengths, head dimensions that are no multiples of 8, varlen sequences of keys in
     pages, and vLLM's call."""
     bf16 = {"dtype": torch.bfloat16}
     q, k_cache, v_cache = normal(device, 2, 3, 4, 16, **bf16), *(normal(device, 2, 2, 9, 2, 16, **bf16))
@@ -140,7 +140,7 @@ def bounds(device):
     splits = lambda n, table: two._flash_attn_varlen_forward(rows, *pages, *sums, 3, 8, *how, False, table,
                                                              num_splits=n)  # fmt: skip
     close(splits(1, table)[0], splits(0, table)[0].double(), "one split")
-    refused(NotImplementedError, "num_splits is 2, which packed lengths do not take with block_table", splits, 2, table)
+    refused(NotImplementedError, "num_splits is 2, which varlen does not take with block_table", splits, 2, table)
     append = lambda keys, *new: two.flash_attn_with_kvcache(q_cache, *pages, *new, cache_seqlens=keys, num_splits=2,
                                                             block_table=table)  # fmt: skip
     new = [normal(device, 2, 2, 2, 16, **bf16) for _ in range(2)]

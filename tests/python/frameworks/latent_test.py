@@ -358,7 +358,7 @@ def numpy_arrays():
     empty = np.empty  # shapes alone are asked about
     info = fa3.kernel_info(empty((1, 1, 128, 64), np.float16), empty((1, 900, 1, 64), np.float16),
                            empty((1, 900, 1, 512), np.float16), qv=empty((1, 1, 128, 512), np.float16))
-    assert info.name.startswith("fa3_fwdservedmlapair_fp16_") and info.head_dim_v == 512, info.name
+    assert info.name.startswith("fa3_fwdplannedmlacluster_fp16_") and info.head_dim_v == 512, info.name
 
 
 def e4m3_numpy():
@@ -379,11 +379,11 @@ def e4m3_numpy():
         found = fa3.forward(q, k, v, qv=qv, v_scale=scale, causal=True, return_lse=True)
         assert found[0].dtype == dtype and np.abs(found[0].astype(float) - o).max() < limit * np.abs(o).max(), dtype
         assert np.abs(found[1] - lse).max() < 1e-5, dtype
-    for rows, name in ((16, "few_"), (17, "half_"), (32, "half_"), (33, "_")):
+    for rows, name in ((16, "16rows_"), (17, "32rows_"), (32, "32rows_"), (33, "_")):
         info = fa3.kernel_info(empty((1, 1, rows, 64), np.float16), empty((1, 900, 1, 64), np.float16),
                                empty((1, 900, 1, 512), e4m3), qv=empty((1, 1, rows, 512), np.float16),
                                v_scale=empty((1, 900, 1, 4), np.float32))  # fmt: skip
-        assert info.name.startswith(f"fa3_fwdservedmlae4m3{name}") and info.dtype == fa3.DTYPES["float16"], info.name
+        assert info.name.startswith(f"fa3_fwdplannedfp8mla{name}") and info.dtype == fa3.DTYPES["float16"], info.name
 
 
 torch.manual_seed(3)

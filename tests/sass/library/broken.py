@@ -23,11 +23,11 @@ ALG1 = "fa3_alg1_bf16_d128_causal_128x128"
 ALG2 = "fa3_alg2_bf16_d128_causal_128x128"
 FWD = "fa3_fwd_bf16_d64_full_256x64"
 FWD128 = "fa3_fwd_bf16_d128_full_192x64"
-SERVED = "fa3_fwdserved_bf16_d64_window_256x64"
+PLANNED = "fa3_fwdplanned_bf16_d64_window_256x64"
 SHORT = "fa3_fwdshort_bf16_d128_causal_128x64"
-LATENT = "fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128"
-LATENT_FEW = "fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128"
-LATENT_HALF = "fa3_fwdservedmlae4m3half_bf16_d64x512_window_64x128"
+LATENT = "fa3_fwdplannedfp8mla_bf16_d64x512_window_64x128"
+LATENT_FEW = "fa3_fwdplannedfp8mla16rows_bf16_d64x512_window_64x128"
+LATENT_HALF = "fa3_fwdplannedfp8mla32rows_bf16_d64x512_window_64x128"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 
 RING, WAIT = "tile/ring.cuh", "tile/barriers.cuh"
@@ -137,10 +137,10 @@ FAULTS = [
     ("q-not-released-by-the-next-piece", FWD128,
      [("forward/fwd.cu", "    exit.first_softmax_done();\n", "")],
      "prologue.releases"),
-    ("last-rows-of-o-in-whole-boxes", SERVED,
+    ("last-rows-of-o-in-whole-boxes", PLANNED,
      [(EPILOGUE, "      if (n < 16) return store_few_rows(from, n, p, row, block.head, block.batch);\n", "")],
      "epilogue.tma_stores"),
-    ("blocks-at-a-bound-on-the-left-not-masked", SERVED,
+    ("blocks-at-a-bound-on-the-left-not-masked", PLANNED,
      [("forward/fwd.cu", "while (bounded_left && Walk::has_more(i, last)) step(std::true_type());",
        "while (bounded_left && Walk::has_more(i, last)) step(std::false_type());")], "boundary.masks"),
     ("keys-given-back-before-qk-is-done", SHORT,

@@ -24,10 +24,10 @@ import changes as changed  # noqa: E402
 
 ALG1 = "fa3_alg1_bf16_d128_causal_128x128"
 FWD = "fa3_fwd_bf16_d128_full_192x64"
-SERVED = "fa3_fwdserved_bf16_d64_window_256x64"
+PLANNED = "fa3_fwdplanned_bf16_d64_window_256x64"
 E4M3 = "fa3_fwd_e4m3_d128_full_192x96"
-SUMS = "fa3_fwdsums_e4m3_d128_full_128x64"
-TURNS = "fa3_fwdturns_bf16_d128_full_64x64"
+SUMS = "fa3_fwdtwolevel_e4m3_d128_full_128x64"
+TURNS = "fa3_fwdsharedkeys_bf16_d128_full_64x64"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 KEYS, QUERIES = "fa3_bwd_keys_bf16_d256_full_64x64", "fa3_bwd_queries_bf16_d256_full_128x64"
 FINISH, COMBINE = "fa3_pass_bwd_finish_d128", "fa3_pass_combine"
@@ -168,9 +168,9 @@ def ring(code):
 
 
 KINDS = {
-    "bulk group not waited for": ((ALG1, FWD, SERVED, BWD), lambda c: all_of(c, r"^DEPBAR\.LE SB0", NOP)),
+    "bulk group not waited for": ((ALG1, FWD, PLANNED, BWD), lambda c: all_of(c, r"^DEPBAR\.LE SB0", NOP)),
     "bulk group of the loop not waited for": ((ALG1, FWD, BWD), lambda c: each(c, r"^DEPBAR\.LE SB0", lambda _: NOP)),
-    "named barrier: count": ((ALG1, FWD, SERVED, TURNS), lambda c: each(c, r"(^BAR\.\S+ \w+, 0x\w+)0\b", r"\g<1>8")),
+    "named barrier: count": ((ALG1, FWD, PLANNED, TURNS), lambda c: each(c, r"(^BAR\.\S+ \w+, 0x\w+)0\b", r"\g<1>8")),
     "named barrier: other count": ((ALG1, TURNS), lambda c: each(c, r"(^BAR\.\S+ \w+), 0x\w+", r"\1, 0x40")),
     "named barrier: id": ((TURNS, COMBINE), lambda c: each(c, r"(^BAR\.\S+) 0x\w+", r"\1 0x9")),
     "named barrier: absent": ((ALG1, FWD, TURNS, COMBINE, KEYS), lambda c: each(c, r"^BAR\.", lambda _: NOP)),
@@ -193,11 +193,11 @@ KINDS = {
         c, "UBLKRED", lambda _: "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU desc[UR26][R2.64], R19")),
     "griddepcontrol missing": ((BWD, FINISH, KEYS, QUERIES), lambda c: each(c, "^(ACQBULK|PREEXIT)", NOP)),
     "fence of the backward missing": ((BWD, KEYS, QUERIES), lambda c: each(c, r"^FENCE\.VIEW\.ASYNC", lambda _: NOP)),
-    "row sums halved": ((ALG1, FWD, SERVED, E4M3), lambda c: in_loop(c, "^FADD", NOP, 2)),
-    "a score left out of the sums": ((ALG1, FWD, SERVED), lambda c: each(c, "^FADD", lambda _: NOP, *c.main_loop())),
+    "row sums halved": ((ALG1, FWD, PLANNED, E4M3), lambda c: in_loop(c, "^FADD", NOP, 2)),
+    "a score left out of the sums": ((ALG1, FWD, PLANNED), lambda c: each(c, "^FADD", lambda _: NOP, *c.main_loop())),
     "scale gone": ((ALG1, FWD, BWD, E4M3, KEYS, QUERIES), lambda c: in_loop(
         c, r"^FFMA (\S+), (\S+), (\S+), (\S+)$", r"FADD \1, \2, \4")),
-    "weight of O gone": ((ALG1, FWD, SERVED), lambda c: all_of(
+    "weight of O gone": ((ALG1, FWD, PLANNED), lambda c: all_of(
         c, r"^FMUL (\S+), (\S+), (\S+)$", r"MOV \1, \2", c.main_loop()[1])),
     "two-level sums gone": ((SUMS,), lambda c: all_of(c, r"^(FADD|FFMA|FMUL)", NOP, *c.main_loop())),
     "a sum of the second level gone": ((SUMS,), lambda c: each(c, r"^(FADD|FFMA)", lambda _: NOP, *c.main_loop())),
@@ -211,8 +211,8 @@ KINDS = {
         c, "0x40000040", "0x80000020")),
     "tensor map": ((ALG1, FWD, BWD, KEYS, QUERIES), other_map),
     "parameter never read": ((ALG1, FWD, BWD, COMBINE, FINISH, KEYS, QUERIES), unread_parameters),
-    "vote inverted": ((FWD, SERVED, E4M3), lambda c: each(c, r"(^VOTE\.A\w+ P\d), (P\d)", r"\1, !\2")),
-    "vote of all for one of any": ((FWD, SERVED), lambda c: each(c, r"^VOTE\.ANY (P\d)", r"VOTE.ALL \1")),
+    "vote inverted": ((FWD, PLANNED, E4M3), lambda c: each(c, r"(^VOTE\.A\w+ P\d), (P\d)", r"\1, !\2")),
+    "vote of all for one of any": ((FWD, PLANNED), lambda c: each(c, r"^VOTE\.ANY (P\d)", r"VOTE.ALL \1")),
 }
 
 

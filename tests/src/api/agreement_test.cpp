@@ -4,7 +4,7 @@
 
 #include "../imaginary.h"
 #include "../launches.h"
-#include "../served_calls.h"
+#include "../planned_calls.h"
 
 namespace fa3::test {
 namespace {
@@ -215,7 +215,7 @@ TEST_CASE("of a schedule that a call drops nothing is looked at", "[agreement]")
 }
 
 // Low addresses, as pools of the driver have them, and rows far apart, as (seqlen, batch, heads, head_dim) has them.
-TEST_CASE("served gradients are taken wherever tensors lie and however far rows are apart", "[agreement]") {
+TEST_CASE("planned gradients are taken wherever tensors lie and however far rows are apart", "[agreement]") {
   FakeCuda& fake = fresh();
   fake.record = false;
   for (const int64_t row_bytes : {int64_t{512}, int64_t{1} << 21, int64_t{1} << 33, (int64_t{1} << 34) + 4096}) {

@@ -170,7 +170,7 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
         CHECK((info.head_dim >= head_dim && info.head_dim_v >= head_dim_v));
         CHECK(info.chosen == 1);
         for (const ForwardRow& v : forward_rows) {
-          if (!v.has(Trait::chosen) || v.has(Trait::own_lengths)) continue;
+          if (!v.has(Trait::chosen) || v.has(Trait::planned)) continue;
           const bool same = dtype_of(v) == dtype && v.causal() == (info.causal == 1);
           if (same && v.d >= head_dim && v.dv >= head_dim_v) CHECK(v.d + v.dv >= info.head_dim + info.head_dim_v);
         }
@@ -191,8 +191,8 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       p.kernel = name.c_str();
       fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
       size_t bytes = 0;
-      const bool own_lengths = v.has(Trait::own_lengths);
-      const int passes = own_lengths + v.takes_copies();  // before it: one that plans, one that makes copies
+      const bool planned = v.has(Trait::planned);
+      const int passes = planned + v.takes_copies();  // before it: one that plans, one that makes copies
       REQUIRE(fa3_forward_kernel_info(&p, 132, passes, &info) == FA3_OK);
       CHECK(info.name == name);
       CHECK(info.launches == passes + 1);
@@ -204,7 +204,7 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       const int rows = v.causal() && !v.has(Trait::no_producer) ? 77 : 1000;
       if (!v.packs_heads()) CHECK(info.tiles == 3 * 6 * ((rows + v.Br - 1) / v.Br));
       CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
-      if (own_lengths) CHECK(bytes > FA3_FORWARD_WORKSPACE_BYTES + size_t(info.pieces / 6) * 64);
+      if (planned) CHECK(bytes > FA3_FORWARD_WORKSPACE_BYTES + size_t(info.pieces / 6) * 64);
       else CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
     }
   }
@@ -232,16 +232,16 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     p.kernel = v.name;
     const int32_t mask = p.mask;
     for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
-      if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE) && !v.has(Trait::own_lengths)) continue;
-      // What makes it served is still there.
+      if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE) && !v.has(Trait::planned)) continue;
+      // What makes it planned is still there.
       if (v.transforms_scores() || v.halves_columns() || v.has_wide_q() || v.stores_fp32()) continue;
       p.mask = wrong, p.window_left = p.window_right = 0;
       refused(p, imaginary_for(v, shape_of(v)),
-              v.has(Trait::own_lengths) ? "calls with lengths of their own, pages, windows, sinks, softcap, alib"
+              v.has(Trait::planned) ? "calls with lengths of their own, pages, windows, sinks, softcap, alib"
               : v.causal()              ? "a causal mask; mask is FA3_MASK_NONE"
                                         : "no mask; mask is causal");
     }
-    if (!v.has(Trait::own_lengths) && !v.is_8bit()) {
+    if (!v.has(Trait::planned) && !v.is_8bit()) {
       p.mask = FA3_MASK_WINDOW, p.window_left = 5, p.window_right = 0;
       refused(p, imaginary_for(v, shape_of(v)), "calls without lengths of their own, pages, windows, sinks, softcap");
     }
@@ -341,9 +341,9 @@ TEST_CASE("rows with lengths of their own are causal ones with a window instead"
   const auto is_same_tile = [](const ForwardRow& a, const ForwardRow& b) {
     return a.dtype == b.dtype && a.d == b.d && a.dv == b.dv && a.Br == b.Br && a.Bc == b.Bc && a.heads == b.heads;
   };
-  int served = 0, held = 0;
+  int planned = 0, held = 0;
   for (const ForwardRow& v : forward_rows) {
-    if (!v.has(Trait::own_lengths) || v.has_wide_q() || v.halves_columns()) continue;
+    if (!v.has(Trait::planned) || v.has_wide_q() || v.halves_columns()) continue;
     INFO(v.name);
     const auto twin = std::find_if(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
       return other.causal() && !other.has(Trait::shares_keys) && is_same_tile(other, v);
@@ -357,20 +357,20 @@ TEST_CASE("rows with lengths of their own are causal ones with a window instead"
     // for Q.
     constexpr Trait may =
         Trait::skip_masked | Trait::narrow_slabs | Trait::softcap | Trait::alibi | Trait::q_in_registers;
-    CHECK((v.traits | may) == (twin->traits | may | Trait::own_lengths));
-    served += !v.transforms_scores() && !v.stores_fp32();
+    CHECK((v.traits | may) == (twin->traits | may | Trait::planned));
+    planned += !v.transforms_scores() && !v.stores_fp32();
   }
   // They hold every head dimension that causal rows have; from 64 on with columns for at most a fifth more.
   for (const ForwardRow& v : forward_rows) {
     if (!v.causal() || !v.chosen() || v.is_8bit() || v.has(Trait::shares_keys)) continue;
     INFO(v.name);
     CHECK(std::any_of(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
-      return other.has(Trait::own_lengths) && other.dtype == v.dtype && other.heads == v.heads && other.d >= v.d &&
+      return other.has(Trait::planned) && other.dtype == v.dtype && other.heads == v.heads && other.d >= v.d &&
              other.dv >= v.dv && (v.d < 64 || 5 * (other.d + other.dv) <= 6 * (v.d + v.dv));
     }));
     ++held;
   }
-  CHECK((served > 0 && held > served));
+  CHECK((planned > 0 && held > planned));
 }
 
 // Rows that would compile and then compute something wrong, or wait for ever.
@@ -382,25 +382,25 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
     return row;
   };
   const char *bf16 = "fa3_fwd_bf16_d128_full_192x64", *e4m3 = "fa3_fwd_e4m3_d128_full_192x96";
-  const char *paper = "fa3_alg1_bf16_d128_full_128x176", *turns = "fa3_fwdturns_bf16_d64_full_64x128";
-  const char *blocks = "fa3_fwdblocks_e4m3_d128_full_192x64", *tiles = "fa3_fwdtiles_e4m3_d128_full_192x96";
-  CHECK(with(bf16, Mask::window, Trait::own_lengths).valid());
+  const char *paper = "fa3_alg1_bf16_d128_full_128x176", *turns = "fa3_fwdsharedkeys_bf16_d64_full_64x128";
+  const char *blocks = "fa3_fwdblockscales_e4m3_d128_full_192x64", *tiles = "fa3_fwdvtiles_e4m3_d128_full_192x96";
+  CHECK(with(bf16, Mask::window, Trait::planned).valid());
   CHECK_FALSE(with(bf16, Mask::window, Trait::plain).valid());      // its producer knows no bound on the left
-  CHECK(with(e4m3, Mask::window, Trait::own_lengths).valid());
-  CHECK_FALSE(with(blocks, Mask::full, Trait::own_lengths).valid());  // its producer loads no scales of blocks
-  CHECK_FALSE(with(tiles, Mask::full, Trait::own_lengths).valid());   // and no tiles
-  CHECK_FALSE(with(paper, Mask::full, Trait::own_lengths).valid());
-  CHECK(with(turns, Mask::full, Trait::own_lengths).valid());
-  CHECK_FALSE(with(turns, Mask::window, Trait::own_lengths).valid());
+  CHECK(with(e4m3, Mask::window, Trait::planned).valid());
+  CHECK_FALSE(with(blocks, Mask::full, Trait::planned).valid());  // its producer loads no scales of blocks
+  CHECK_FALSE(with(tiles, Mask::full, Trait::planned).valid());   // and no tiles
+  CHECK_FALSE(with(paper, Mask::full, Trait::planned).valid());
+  CHECK(with(turns, Mask::full, Trait::planned).valid());
+  CHECK_FALSE(with(turns, Mask::window, Trait::planned).valid());
   // A box of one row would be 64 bytes.
-  CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::own_lengths).valid());
+  CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::planned).valid());
   CHECK_FALSE(with(bf16, Mask::full, Trait::one_key_block).valid());  // of another kind of row
-  // Float32 calls are served.
+  // Float32 calls are planned.
   ForwardRow fp32 = forward_row(row_named(bf16));
   fp32.o_exit = OExit::registers_fp32;
   CHECK_FALSE(fp32.valid());
   // K and V are widened by warps of the producer for sequences of their own lengths, whose scales are those of heads.
-  ForwardRow widened = forward_row(row_named("fa3_fwdservedwidened_bf16_d128_window_192x64"));
+  ForwardRow widened = forward_row(row_named("fa3_fwdplannedfp8kv_bf16_d128_window_192x64"));
   REQUIRE(widened.valid());
   CHECK((widened.landing_buffers() >= 2 && widened.loaded_bytes() == widened.stage_bytes() / 2));
   for (const auto& spoil : {+[](ForwardRow& row) { row.kv_scales = KvScales::none; },
@@ -414,14 +414,14 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   }
 
   // Copies of them lie there as K and V of 16 bits do.
-  const ForwardRow copied = forward_row(row_named("fa3_fwdservedcopied_bf16_d128_window_192x64"));
-  const ForwardRow plain = forward_row(row_named("fa3_fwdserved_bf16_d128_window_192x64"));
+  const ForwardRow copied = forward_row(row_named("fa3_fwdplannedcopiedkv_bf16_d128_window_192x64"));
+  const ForwardRow plain = forward_row(row_named("fa3_fwdplanned_bf16_d128_window_192x64"));
   CHECK((copied.valid() && copied.smem_bytes() == plain.smem_bytes() && copied.stage_bytes() == plain.stage_bytes()));
   CHECK((copied.landing_buffers() == 0 && copied.loaded_bytes() == plain.loaded_bytes()));
 
   // Above 256 columns scores may be capped; slopes there are none.
   for (const char* name :
-       {"fa3_fwdservedmla_bf16_d64x512_window_64x128", "fa3_fwdservedwide_bf16_d512x512_window_64x64"}) {
+       {"fa3_fwdplannedmla_bf16_d64x512_window_64x128", "fa3_fwdplannedwide_bf16_d512x512_window_64x64"}) {
     ForwardRow row = forward_row(row_named(name));
     row.traits = row.traits | Trait::softcap;
     CHECK(row.valid());
@@ -432,7 +432,7 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   const auto with_lengths = [](const char* name) {
     BackwardRow row = backward_row(row_named(name));
     REQUIRE(row.valid());
-    row.traits = row.traits | Trait::own_lengths;
+    row.traits = row.traits | Trait::planned;
     return row;
   };
   CHECK(with_lengths("fa3_bwdshort_bf16_d128_causal_64x128").valid());
@@ -445,7 +445,7 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
     for (const Trait transform : {Trait::softcap, Trait::alibi}) {
       row.traits = backward_row(row_named(name)).traits | transform;
       CHECK_FALSE(row.valid());
-      row.traits = row.traits | Trait::own_lengths;
+      row.traits = row.traits | Trait::planned;
       CHECK(row.valid());
     }
     row.traits = row.traits | Trait::softcap | Trait::alibi;

@@ -2,7 +2,7 @@
 #pragma once
 #include "../imaginary.h"
 #include "../launches.h"
-#include "../served_calls.h"
+#include "../planned_calls.h"
 
 namespace fa3::test {
 
@@ -58,7 +58,7 @@ inline fa3_combine_params small_combination() {
   p.o = tensor(o, FA3_DTYPE_FP32, {1, 1, 1, 8}), p.lse = tensor(lse, FA3_DTYPE_FP32, {1, 1, 1});
   return p;
 }
-inline const fa3_forward_params& served() {
+inline const fa3_forward_params& planned() {
   static const fa3_forward_params p = packed_call();
   return p;
 }
@@ -77,13 +77,13 @@ inline const PublicCall public_calls[] = {
      },
      true, true},
     {"fa3_forward with lengths",
-     [] { return fa3_forward(&detail::served(), workspace_memory, plenty, detail::any_stream()); }, true, true},
+     [] { return fa3_forward(&detail::planned(), workspace_memory, plenty, detail::any_stream()); }, true, true},
     {"fa3_forward_schedule",
-     [] { return fa3_forward_schedule(&detail::served(), far_away(30), plenty, detail::any_stream()); }, true, true},
+     [] { return fa3_forward_schedule(&detail::planned(), far_away(30), plenty, detail::any_stream()); }, true, true},
     {"fa3_forward_schedule_size of this device",
-     [] { return fa3_forward_schedule_size(&detail::served(), 0, &detail::bytes); }, true},
+     [] { return fa3_forward_schedule_size(&detail::planned(), 0, &detail::bytes); }, true},
     {"fa3_forward_schedule_size",
-     [] { return fa3_forward_schedule_size(&detail::served(), 132, &detail::bytes); }, false},
+     [] { return fa3_forward_schedule_size(&detail::planned(), 132, &detail::bytes); }, false},
     {"fa3_backward",
      [] {
        return fa3_backward(&detail::right<fa3_backward_params>(), workspace_memory, plenty, detail::any_stream());

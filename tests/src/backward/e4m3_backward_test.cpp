@@ -206,7 +206,7 @@ TEST_CASE("packed e4m3 has the scales of sequences", "[launch][backward][e4m3]")
   CHECK((w.tensors[0].cu_seqlens == p.cu_seqlens_q.data && w.tensors[0].scale_stride_batch == 4 && w.batch == 3));
   CHECK((!w.tensors[1].cu_seqlens && !w.tensors[2].cu_seqlens && w.tensors[2].scale_stride_batch == 0));
   CHECK((w.cu_seqlens == p.cu_seqlens_q.data && w.rows == 260 && !w.lse_to && w.dlse_to && !w.dlse));
-  CHECK((fake.launches[1].kernel == "fa3_pass_bwd_plan" && !fake.launches[1].early && fake.launches[2].early));
+  CHECK((fake.launches[1].kernel == "fa3_pass_plan_backward" && !fake.launches[1].early && fake.launches[2].early));
   p.k_scale = numbers(12, {3, 1, 1});
   fake.launches.clear();
   REQUIRE(backward(p) == FA3_OK);

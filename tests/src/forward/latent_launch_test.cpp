@@ -2,7 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
 
-#include "served_launches.h"
+#include "planned_launches.h"
 
 namespace fa3::test {
 namespace {
@@ -80,10 +80,10 @@ TEST_CASE("a launch over a latent cache of e4m3", "[launch][latent]") {
     const char* name;
     int64_t page_size, max_q;
     uint32_t box_queries;
-  } calls[] = {{"fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128", 64, 300, 4},
-               {"fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128", 16, 300, 4},
-               {"fa3_fwdservedmlae4m3half_bf16_d64x512_window_64x128", 64, 2, 2},
-               {"fa3_fwdservedmlae4m3few_bf16_d64x512_window_64x128", 32, 1, 1}};
+  } calls[] = {{"fa3_fwdplannedfp8mla_bf16_d64x512_window_64x128", 64, 300, 4},
+               {"fa3_fwdplannedfp8mla_bf16_d64x512_window_64x128", 16, 300, 4},
+               {"fa3_fwdplannedfp8mla32rows_bf16_d64x512_window_64x128", 64, 2, 2},
+               {"fa3_fwdplannedfp8mla16rows_bf16_d64x512_window_64x128", 32, 1, 1}};
   for (const auto& [name, page_size, max_q, box_queries] : calls) {
     INFO(name << " on pages of " << page_size);
     fa3_forward_params p = on_pages(64, 512, page_size, max_q);
@@ -140,7 +140,7 @@ TEST_CASE("a launch on clusters", "[launch][latent]") {
   const Launch& pass = fake_cuda().launches[2];
   const PlannedForwardParams &passed = pass.carried.planned, &launched = made.params();
   CHECK((pass.kernel == "fa3_pass_add_parts" && pass.early && pass.cluster == 1));
-  CHECK((passed.tile_rows == 128 && passed.partials == launched.partials && passed.planned == launched.planned));
+  CHECK((passed.tile_rows == 128 && passed.partials == launched.partials && passed.entries == launched.entries));
   check_workspace(made, workspace_memory, workspace_of(p));
 
   fresh().multiprocessors = 131;
@@ -149,7 +149,7 @@ TEST_CASE("a launch on clusters", "[launch][latent]") {
   p.flags = FA3_FLAG_BATCH_INVARIANT;
   const Pair invariant = run(p);
   CHECK((!invariant.row().has(Trait::multicast) && invariant.forward.cluster == 1));
-  p.kernel = "fa3_fwdservedmlapair_bf16_d64x512_window_128x128";
+  p.kernel = "fa3_fwdplannedmlacluster_bf16_d64x512_window_128x128";
   CHECK(forward(p) == FA3_ERROR_INVALID_ARGUMENT);
   CHECK(std::string(fa3_last_error_message()).find("BATCH_INVARIANT") != std::string::npos);
 }

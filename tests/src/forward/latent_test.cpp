@@ -4,9 +4,9 @@
 #include <cmath>
 #include <string>
 
-#include "../served_calls.h"
+#include "../planned_calls.h"
 #include "../validated.h"
-#include "forward/plan/lengths.h"
+#include "forward/plan/planned.h"
 #include "plan/plans.h"
 
 namespace fa3::test {
@@ -201,7 +201,7 @@ TEST_CASE("bad second queries and head dimensions above 256 are refused", "[late
 TEST_CASE("a call with V in K is one with a second query", "[latent]") {
   const P p = one_tensor();
   const ForwardProblem problem = accept(p, Rules::device);
-  CHECK((problem.served && problem.v_in_k && problem.has_qv() && !problem.causal));
+  CHECK((problem.planned && problem.v_in_k && problem.has_qv() && !problem.causal));
   CHECK((problem.head_dim == rope && problem.head_dim_v == dv && problem.asked_head_dim() == d));
   CHECK(problem.softmax_scale == 1 / std::sqrt(576.0));
   const auto at = [](const fa3_tensor& t, int64_t columns) {
@@ -230,7 +230,7 @@ TEST_CASE("a call over a latent cache of e4m3", "[latent]") {
   const P p = over_e4m3(), packed = packed_over_e4m3();
   for (const Rules rules : {Rules::device, Rules::shapes, Rules::reference}) {
     const ForwardProblem problem = accept(p, rules);
-    CHECK((problem.served && problem.has_qv() && problem.is_latent() && !problem.widens_keys()));
+    CHECK((problem.planned && problem.has_qv() && problem.is_latent() && !problem.widens_keys()));
     CHECK((problem.v_scale.data == nullptr && !problem.kv_blocks && !problem.v_tiles));
     check_view(problem.k, p.k, {3, keys, 1, rope}, {keys * 328, 328, 0, 1});
     check_view(problem.v, p.v, {3, keys, 1, dv}, {keys * 656, 656, 0, 1});
@@ -266,8 +266,8 @@ TEST_CASE("which calls have V in K", "[latent]") {
   CHECK_FALSE(v_in_k(256, 192, as_it_is));  // kernels for both as they are
   CHECK_FALSE(v_in_k(320, 256, [](P& p) { move(p.v, 16); }));
   CHECK_FALSE(v_in_k(320, 256, [](P& p) { p.v.stride[1] += 8; }));
-  CHECK_FALSE(v_in_k(320, 256, [](P& p) { p.kernel = "fa3_fwdservedwide_bf16_d512x512_window_64x64"; }));
-  CHECK(v_in_k(320, 256, [](P& p) { p.kernel = "fa3_fwdservedmla_bf16_d64x512_window_64x128"; }));
+  CHECK_FALSE(v_in_k(320, 256, [](P& p) { p.kernel = "fa3_fwdplannedwide_bf16_d512x512_window_64x64"; }));
+  CHECK(v_in_k(320, 256, [](P& p) { p.kernel = "fa3_fwdplannedmla_bf16_d64x512_window_64x128"; }));
   // A stride that is never used may be any.
   CHECK(v_in_k(320, 256, [](P& p) { p.v.stride[2] = 5; }));
   // Before there is memory, and where there is none.
@@ -277,25 +277,25 @@ TEST_CASE("which calls have V in K", "[latent]") {
 }
 
 TEST_CASE("wide calls run on rows of their own, with any number of queries", "[latent]") {
-  CHECK(name_row(one_tensor(), "fa3_fwdservedmlahalf_bf16_") == 3);
-  CHECK(name_row(two_queries(), "fa3_fwdservedmlahalf_bf16_") == 3);
-  CHECK(name_row(packed_queries(), "fa3_fwdservedmla_bf16_") == 3);
-  CHECK(name_row(apart(), "fa3_fwdservedwide_bf16_") == 6);
+  CHECK(name_row(one_tensor(), "fa3_fwdplannedmla32rows_bf16_") == 3);
+  CHECK(name_row(two_queries(), "fa3_fwdplannedmla32rows_bf16_") == 3);
+  CHECK(name_row(packed_queries(), "fa3_fwdplannedmla_bf16_") == 3);
+  CHECK(name_row(apart(), "fa3_fwdplannedwide_bf16_") == 6);
   P p = two_queries();
   for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.qv}) t->dtype = FA3_DTYPE_FP16;
-  name_row(p, "fa3_fwdservedmlahalf_fp16_");
+  name_row(p, "fa3_fwdplannedmla32rows_fp16_");
   for (fa3_tensor* t : {&p.q, &p.o, &p.qv}) t->dim[1] = 1;
   p.lse.dim[2] = 1;
-  name_row(p, "fa3_fwdservedmlafew_fp16_");
+  name_row(p, "fa3_fwdplannedmla16rows_fp16_");
   p.flags = FA3_FLAG_BATCH_INVARIANT;
-  name_row(p, "fa3_fwdservedmla_fp16_");
+  name_row(p, "fa3_fwdplannedmla_fp16_");
   p.softcap = 30;
-  name_row(p, "fa3_fwdservedmlasoftcap_fp16_");
+  name_row(p, "fa3_fwdplannedmlasoftcap_fp16_");
   p = apart(), p.softcap = 30;
-  CHECK(name_row(p, "fa3_fwdservedwidesoftcap_bf16_") == 6);
+  CHECK(name_row(p, "fa3_fwdplannedwidesoftcap_bf16_") == 6);
   // Over e4m3, as queries and heads, these to a power of two, make up to 16 rows, up to 32, or more.
-  CHECK(name_row(over_e4m3(), "fa3_fwdservedmlae4m3half_bf16_") == 3);
-  CHECK(name_row(packed_over_e4m3(), "fa3_fwdservedmlae4m3_bf16_") > 3);
+  CHECK(name_row(over_e4m3(), "fa3_fwdplannedfp8mla32rows_bf16_") == 3);
+  CHECK(name_row(packed_over_e4m3(), "fa3_fwdplannedfp8mla_bf16_") > 3);
   const auto with_rows = [](int64_t queries, int64_t heads) {
     P few = over_e4m3();
     few.q = tensor(few.q.data, FA3_DTYPE_FP16, {3, queries, heads, rope}), few.k.dtype = FA3_DTYPE_FP16;
@@ -305,13 +305,13 @@ TEST_CASE("wide calls run on rows of their own, with any number of queries", "[l
     return few;
   };
   for (const auto& [queries, heads] : {std::pair{1, 16}, {16, 1}, {4, 3}, {1, 9}})
-    name_row(with_rows(queries, heads), "fa3_fwdservedmlae4m3few_fp16_");
+    name_row(with_rows(queries, heads), "fa3_fwdplannedfp8mla16rows_fp16_");
   for (const auto& [queries, heads] : {std::pair{1, 32}, {1, 17}, {5, 3}, {8, 4}, {17, 1}})
-    name_row(with_rows(queries, heads), "fa3_fwdservedmlae4m3half_fp16_");
+    name_row(with_rows(queries, heads), "fa3_fwdplannedfp8mla32rows_fp16_");
   for (const auto& [queries, heads] : {std::pair{1, 33}, {9, 3}, {1, 128}, {300, 16}})
-    name_row(with_rows(queries, heads), "fa3_fwdservedmlae4m3_fp16_");
+    name_row(with_rows(queries, heads), "fa3_fwdplannedfp8mla_fp16_");
   p = with_rows(1, 16), p.flags = FA3_FLAG_BATCH_INVARIANT;
-  name_row(p, "fa3_fwdservedmlae4m3_fp16_");
+  name_row(p, "fa3_fwdplannedfp8mla_fp16_");
   // Tiles of 64 rows, four of 16 heads' queries each.
   const auto with_queries = [](int64_t queries, uint64_t flags) {
     P many = imaginary({.batch = 1, .seqlen_q = queries, .seqlen_k = 100, .heads = 16, .heads_kv = 1, .head_dim = 512});
@@ -320,7 +320,7 @@ TEST_CASE("wide calls run on rows of their own, with any number of queries", "[l
   };
   for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_BATCH_INVARIANT}})
     for (const int64_t queries : {1, 64, 65, 3000})
-      CHECK(name_row(with_queries(queries, flags), "fa3_fwdservedwide_") == (queries + 3) / 4);
+      CHECK(name_row(with_queries(queries, flags), "fa3_fwdplannedwide_") == (queries + 3) / 4);
   // Narrow ones never do, however many queries there are.
   for (const int64_t queries : {1, 64, 65, 3000}) {
     P narrow = imaginary({.batch = 1, .seqlen_q = queries, .seqlen_k = 100, .heads = 16, .heads_kv = 1,
@@ -353,17 +353,18 @@ TEST_CASE("kernels for a second query and without one are not taken for each oth
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
     expect(fa3_forward_kernel_info(&p, 132, 0, &info), FA3_ERROR_INVALID_ARGUMENT, why);
   };
-  refused(two_queries(), "fa3_fwdservedwide_bf16_d512x512_window_64x64", "which is for calls without qv");
-  refused(apart(), "fa3_fwdservedmla_bf16_d64x512_window_64x128", "which is for calls with qv");
-  refused(one_tensor(), "fa3_fwdservedpacked_bf16_d256_window_64x32", "head_dim up to 256; q.dim[3] (head_dim) is 576");
+  refused(two_queries(), "fa3_fwdplannedwide_bf16_d512x512_window_64x64", "which is for calls without qv");
+  refused(apart(), "fa3_fwdplannedmla_bf16_d64x512_window_64x128", "which is for calls with qv");
+  refused(one_tensor(), "fa3_fwdplannedpacked_bf16_d256_window_64x32",
+          "head_dim up to 256; q.dim[3] (head_dim) is 576");
   refused(two_queries(), "fa3_fwdpacked_bf16_d256_full_64x32", "which is for calls without lengths");
-  refused(two_queries(), "fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128",
+  refused(two_queries(), "fa3_fwdplannedfp8mla_bf16_d64x512_window_64x128",
           "which is for v of e4m3; v.dtype is bf16");
-  refused(one_tensor(), "fa3_fwdservedmlae4m3half_bf16_d64x512_window_64x128", "which is for v of e4m3");
-  refused(over_e4m3(), "fa3_fwdservedmla_bf16_d64x512_window_64x128", "which is for v of q's dtype; v.dtype is e4m3");
-  refused(over_e4m3(), "fa3_fwdservedmlapair_bf16_d64x512_window_128x128", "which is for v of q's dtype");
+  refused(one_tensor(), "fa3_fwdplannedfp8mla32rows_bf16_d64x512_window_64x128", "which is for v of e4m3");
+  refused(over_e4m3(), "fa3_fwdplannedmla_bf16_d64x512_window_64x128", "which is for v of q's dtype; v.dtype is e4m3");
+  refused(over_e4m3(), "fa3_fwdplannedmlacluster_bf16_d64x512_window_128x128", "which is for v of q's dtype");
   P p = over_e4m3();
-  p.kernel = "fa3_fwdservedmlae4m3_bf16_d64x512_window_64x128";
+  p.kernel = "fa3_fwdplannedfp8mla_bf16_d64x512_window_64x128";
   name_row(p, p.kernel);
 }
 

@@ -390,12 +390,12 @@ TEST_CASE("questions about the current device are answered for its multiprocesso
   CHECK((sizes.size() > 2 && pieces.size() > 2));
 }
 
-// Rows whose sequences have lengths of their own: served_launch_test.cpp.
+// Rows whose sequences have lengths of their own: planned_launch_test.cpp.
 TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
   FakeCuda& fake = fresh();
   int loaded = 0;
   for (const ForwardRow& v : forward_rows) {
-    if (v.has(Trait::own_lengths)) continue;
+    if (v.has(Trait::planned)) continue;
     ++loaded;
     INFO(v.name);
     fake.maps.clear(), fake.launches.clear();

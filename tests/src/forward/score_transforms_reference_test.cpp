@@ -1,5 +1,5 @@
 // The CPU reference with softcap and ALiBi: against a plain loop, and what follows from the definitions alone. Random
-// problems, which have both, are in served_reference_test.cpp.
+// problems, which have both, are in planned_reference_test.cpp.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <cmath>
@@ -7,14 +7,14 @@
 
 #include "ptx/params/score_transforms.h"
 #include "random.h"
-#include "served_run.h"
+#include "planned_run.h"
 
 namespace fa3::test {
 namespace {
 
 // Two sequences of these queries and keys, batched, without anything else.
-ServedProblem plain(int64_t queries, int64_t keys, int32_t mask) {
-  ServedProblem p;
+PlannedProblem plain(int64_t queries, int64_t keys, int32_t mask) {
+  PlannedProblem p;
   p.seed = tools::mix(tools::seed_of_run(), uint64_t(queries * 1000 + keys));
   p.mask = mask, p.o_dtype = FA3_DTYPE_FP32, p.heads = 4, p.heads_kv = 2, p.head_dim = p.head_dim_v = 16;
   p.batch = p.entries_k = 2, p.rows_q = queries, p.rows_k = keys, p.poisoned.assign(2, false);
@@ -22,14 +22,14 @@ ServedProblem plain(int64_t queries, int64_t keys, int32_t mask) {
 }
 
 // Each row as the header's formulas have it, in the order of a loop over its keys.
-void check(ServedCase& made) {
-  const ServedProblem& p = made.problem;
+void check(PlannedCase& made) {
+  const PlannedProblem& p = made.problem;
   run(made);
   INFO(p.describe());
   for (int64_t b = 0; b < p.batch; ++b)
     for (int64_t h = 0; h < p.heads; ++h)
       for (int64_t i = 0; i < p.rows_q; ++i) {
-        const ServedSequence s = p.sequence(b);
+        const PlannedSequence s = p.sequence(b);
         const int64_t q = made.query_position(made.q, s, i, h), diagonal = p.rows_k - p.rows_q;
         const int64_t last = p.mask == FA3_MASK_NONE ? p.rows_k - 1 : std::min(i + diagonal, p.rows_k - 1);
         double sum = 0;
@@ -62,14 +62,14 @@ void check(ServedCase& made) {
 
 }  // namespace
 
-TEST_CASE("softcap and ALiBi against a plain loop", "[served]") {
+TEST_CASE("softcap and ALiBi against a plain loop", "[planned]") {
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
     for (const auto& [queries, keys] : {std::pair{1, 130}, {70, 70}, {30, 150}, {90, 40}}) {
-      ServedProblem p = plain(queries, keys, mask);
+      PlannedProblem p = plain(queries, keys, mask);
       for (const float softcap : {0.004f, 0.7f, 3.0f, 50.0f, 1e6f}) {
         p.softcap = softcap;
-        ServedCase made(p);
+        PlannedCase made(p);
         check(made);
       }
       p.softcap = 0, p.has_slopes = true;
@@ -79,7 +79,7 @@ TEST_CASE("softcap and ALiBi against a plain loop", "[served]") {
         if (each) p.slopes.insert(p.slopes.end(), {0.001f, 1, 0.25f, 0.125f});
         for (const float softcap : {0.f, 1.5f}) {
           p.softcap = softcap;
-          ServedCase made(p);
+          PlannedCase made(p);
           check(made);
         }
       }
@@ -87,19 +87,19 @@ TEST_CASE("softcap and ALiBi against a plain loop", "[served]") {
 }
 
 // Far above all scores a cap changes nothing; of scores far beyond it, it leaves the sign.
-TEST_CASE("caps above and below all scores", "[served]") {
-  ServedProblem p = plain(20, 60, FA3_MASK_NONE);
-  ServedCase without(p);
+TEST_CASE("caps above and below all scores", "[planned]") {
+  PlannedProblem p = plain(20, 60, FA3_MASK_NONE);
+  PlannedCase without(p);
   p.softcap = 1e30f;
-  ServedCase above(p);
+  PlannedCase above(p);
   p.softcap = 1.5f, p.softmax_scale = 1e30f;
-  ServedCase beyond(p);
+  PlannedCase beyond(p);
   run(without), run(above), run(beyond);
   for (int64_t b = 0; b < 2; ++b)
     for (int64_t i = 0; i < 20; ++i)
       for (int64_t h = 0; h < 4; ++h) {
-        const ServedSequence s = p.sequence(b);
-        const auto lse_of = [&](const ServedCase& made) {
+        const PlannedSequence s = p.sequence(b);
+        const auto lse_of = [&](const PlannedCase& made) {
           return double(made.lse.read(made.images, made.query_position(made.lse, s, i, h)));
         };
         CHECK(std::abs(lse_of(above) - lse_of(without)) < 1e-6);
@@ -116,14 +116,14 @@ TEST_CASE("caps above and below all scores", "[served]") {
 }
 
 // With queries that make all scores equal, weights fall by the slope from the query's position on, to both sides.
-TEST_CASE("slopes of equal scores, in closed form", "[served]") {
+TEST_CASE("slopes of equal scores, in closed form", "[planned]") {
   constexpr int64_t queries = 40, keys = 100;
   for (const double slope : {0.0, 0.01, 0.5, 3.0}) {
-    ServedProblem p = plain(queries, keys, FA3_MASK_NONE);
+    PlannedProblem p = plain(queries, keys, FA3_MASK_NONE);
     p.softmax_scale = 1e-30f, p.has_slopes = true, p.slopes.assign(4, float(slope));
-    ServedCase made(p);
+    PlannedCase made(p);
     run(made);
-    const ServedSequence s = p.sequence(1);
+    const PlannedSequence s = p.sequence(1);
     for (int64_t i = 0; i < queries; ++i) {
       const double ratio = std::exp(-double(float(slope)));
       const double before = double(i + keys - queries), behind = double(queries - 1 - i);
@@ -136,7 +136,7 @@ TEST_CASE("slopes of equal scores, in closed form", "[served]") {
 }
 
 // A row as the kernels' main loop has it: P of a block is relative to the m so far, which stays up to a limit.
-TEST_CASE("sums of capped scores stay right where m stays", "[served]") {
+TEST_CASE("sums of capped scores stay right where m stays", "[planned]") {
   const auto flushed = [](float x) { return std::fabs(x) < 0x1p-126f ? 0 : x; };  // as ex2.approx.ftz does
   for (uint64_t row = 0; row < 2000; ++row) {
     std::vector<float> scores(1024);
@@ -163,7 +163,7 @@ TEST_CASE("sums of capped scores stay right where m stays", "[served]") {
 }
 
 // The polynomials that the kernels take for small scores, in float32.
-TEST_CASE("tanh as the kernels have it up to their limits", "[served]") {
+TEST_CASE("tanh as the kernels have it up to their limits", "[planned]") {
   const auto worst = [](const auto& coefficients, double limit) {
     double error = 0;
     for (double x = limit / 4096; x <= limit; x += limit / 4096) {

@@ -280,13 +280,13 @@ TEST_CASE("rows with scales for blocks are for blocks, unless they are named", "
   };
   P p = imaginary_e4m3();
   CHECK(rows_for(p) == "fa3_fwd_e4m3_d64_full_256x64");
-  p.kernel = "fa3_fwdblocks_e4m3_d64_full_256x64";
+  p.kernel = "fa3_fwdblockscales_e4m3_d64_full_256x64";
   CHECK(rows_for(p) == p.kernel);
 
   all_scales(p);
   CHECK(rows_for(p) == p.kernel);
   p.kernel = nullptr;
-  CHECK(rows_for(p) == "fa3_fwdblocks_e4m3_d64_full_256x64");
+  CHECK(rows_for(p) == "fa3_fwdblockscales_e4m3_d64_full_256x64");
   p.kernel = "fa3_fwd_e4m3_d64_full_256x64";
   Fit none;
   CHECK(fit(accept(p, Rules::device), none) == FA3_ERROR_INVALID_ARGUMENT);
@@ -300,12 +300,12 @@ TEST_CASE("a named kernel for another form of FP8 is refused, and the message sa
     CHECK(fa3_last_error_message() == "params->kernel is " + std::string(kernel) + ", which " + why);
   };
   P p = imaginary_e4m3();
-  refused(p, "fa3_fwdtiles_e4m3_d64_full_256x64", "is for v as tiles; v.rank is 4");
-  refused(p, "fa3_fwdsums_e4m3_d64_full_192x64", "is for calls with FA3_FLAG_TWO_LEVEL");
+  refused(p, "fa3_fwdvtiles_e4m3_d64_full_256x64", "is for v as tiles; v.rank is 4");
+  refused(p, "fa3_fwdtwolevel_e4m3_d64_full_192x64", "is for calls with FA3_FLAG_TWO_LEVEL");
   p.flags = FA3_FLAG_TWO_LEVEL;
   refused(p, "fa3_fwd_e4m3_d64_full_256x64", "is for calls without FA3_FLAG_TWO_LEVEL");
   v_tiles(p);
-  refused(p, "fa3_fwdsums_e4m3_d64_full_192x64", "is for v row by row; v.rank is 5");
+  refused(p, "fa3_fwdtwolevel_e4m3_d64_full_192x64", "is for v row by row; v.rank is 5");
 }
 
 TEST_CASE("the workspace is apart from the tensors of FP8, too", "[scales]") {

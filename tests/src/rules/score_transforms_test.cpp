@@ -5,7 +5,7 @@
 #include <string>
 
 #include "../forward/plan/plans.h"
-#include "../served_calls.h"
+#include "../planned_calls.h"
 #include "../validated.h"
 
 namespace fa3::test {
@@ -67,7 +67,7 @@ const ForwardRow& row_for(const P& p) {
 
 }  // namespace
 
-TEST_CASE("bad softcap and slopes are refused", "[served]") {
+TEST_CASE("bad softcap and slopes are refused", "[planned]") {
   constexpr Rules device = Rules::device, shapes = Rules::shapes, reference = Rules::reference;
   // The reference takes negative strides.
   refuse_all(plain, bad_plain, {device, shapes});
@@ -77,20 +77,20 @@ TEST_CASE("bad softcap and slopes are refused", "[served]") {
   refuse_all(in_e4m3, bad_e4m3, {device, shapes, reference});
 }
 
-TEST_CASE("what calls with softcap and slopes become", "[served]") {
+TEST_CASE("what calls with softcap and slopes become", "[planned]") {
   P p = imaginary();
   p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
-  CHECK(!accept(p, Rules::device).served);
+  CHECK(!accept(p, Rules::device).planned);
   p.softcap = 0x1p-126f;
   ForwardProblem problem = accept(p, Rules::device);
-  CHECK((problem.served && !problem.causal && problem.softcap == 0x1p-126 && problem.alibi_slopes.dim[0] == 0));
+  CHECK((problem.planned && !problem.causal && problem.softcap == 0x1p-126 && problem.alibi_slopes.dim[0] == 0));
   p.softcap = FLT_MAX;
   CHECK(accept(p, Rules::device).softcap == double(FLT_MAX));
 
   p = with_slopes();
   p.alibi_slopes.stride[0] = 3;
   problem = accept(p, Rules::device);
-  CHECK((problem.served && problem.softcap == 0));
+  CHECK((problem.planned && problem.softcap == 0));
   check_view(problem.alibi_slopes, p.alibi_slopes, {2, 4, 1, 1}, {0, 3, 0, 0});
   p.alibi_slopes = slopes({2, 4}), p.alibi_slopes.stride[0] = 0;
   check_view(accept(p, Rules::device).alibi_slopes, p.alibi_slopes, {2, 4, 1, 1}, {0, 1, 0, 0});
@@ -98,7 +98,7 @@ TEST_CASE("what calls with softcap and slopes become", "[served]") {
   check_view(accept(p, Rules::device).alibi_slopes, p.alibi_slopes, {3, 4, 1, 1}, {4, 1, 0, 0});
 }
 
-TEST_CASE("the rows for softcap and slopes, and no others", "[plan][served]") {
+TEST_CASE("the rows for softcap and slopes, and no others", "[plan][planned]") {
   for (const int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
     for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8)
       for (const int64_t queries : {1, 500})
@@ -112,21 +112,21 @@ TEST_CASE("the rows for softcap and slopes, and no others", "[plan][served]") {
           const ForwardRow& row = row_for(p);
           INFO(row.name);
           CHECK((row.has(Trait::softcap) == bool(kind & 1) && row.has(Trait::alibi) == bool(kind & 2)));
-          CHECK((row.d >= head_dim && row.has(Trait::own_lengths)));
+          CHECK((row.d >= head_dim && row.has(Trait::planned)));
           CHECK((!row.packs_heads() || queries == 1));
           if (kind > 0) CHECK(row.d == (head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256));
         }
 }
 
-TEST_CASE("a row for softcap or slopes cannot be named for another call", "[plan][served]") {
+TEST_CASE("a row for softcap or slopes cannot be named for another call", "[plan][planned]") {
   struct Named {
     const char* kernel;
     int kind;
   };
-  for (const auto& [kernel, kind] : {Named{"fa3_fwdserved_bf16_d64_window_256x64", 0},
-                                     {"fa3_fwdservedsoftcap_bf16_d64_window_256x64", 1},
-                                     {"fa3_fwdservedalibi_bf16_d64_window_256x64", 2},
-                                     {"fa3_fwdservedsoftcapalibi_bf16_d64_window_256x64", 3}})
+  for (const auto& [kernel, kind] : {Named{"fa3_fwdplanned_bf16_d64_window_256x64", 0},
+                                     {"fa3_fwdplannedsoftcap_bf16_d64_window_256x64", 1},
+                                     {"fa3_fwdplannedalibi_bf16_d64_window_256x64", 2},
+                                     {"fa3_fwdplannedsoftcapalibi_bf16_d64_window_256x64", 3}})
     for (const int call : {0, 1, 2, 3}) {
       P p = imaginary_packed();
       p.kernel = kernel;

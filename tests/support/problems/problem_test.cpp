@@ -18,7 +18,7 @@ TEST_CASE("random problems are accepted, run on their row and cover the axes") {
   std::set<Pattern> patterns;
   int empty_rows = 0, gqa = 0, packed = 0, narrower_v = 0, wider_v = 0;
   for (const ForwardRow& row : forward_rows) {
-    if (row.has(Trait::own_lengths)) continue;  // takes other problems
+    if (row.has(Trait::planned)) continue;  // takes other problems
     for (uint64_t i = 0; i < 25; ++i) {
       const uint64_t number = 1000 * uint64_t(&row - forward_rows.data()) + i;  // other problems for every row
       const Problem p = random_problem(row, tools::mix(tools::seed_of_run(), number), 2e6);
@@ -50,7 +50,7 @@ TEST_CASE("random problems are accepted, run on their row and cover the axes") {
 
 TEST_CASE("numbers of a tensor are N(0,1), rounded to its dtype") {
   for (const ForwardRow& row : forward_rows) {
-    if (row.causal() || row.dtype == Dtype::e4m3 || row.has(Trait::own_lengths)) continue;
+    if (row.causal() || row.dtype == Dtype::e4m3 || row.has(Trait::planned)) continue;
     const Case made(plain_problem(row, 2, 130, 200, 4, 2, 60));
     for (int tensor = 0; tensor < 3; ++tensor) {
       double sum = 0, squares = 0;

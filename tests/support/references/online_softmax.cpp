@@ -238,15 +238,16 @@ void online_e4m3(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, 
   lse = visible ? (m * scale + std::log2(l / factor)) * ln_2 + made.number(made.lse_offset, b, h, i) : -INFINITY;
 }
 
-// Both for rows of a served case: blocks from the last key that they see to the first one. What is stored of a row
+// Both for rows of a planned case: blocks from the last key that they see to the first one. What is stored of a row
 // beside l and m: its O, not divided by l, and what that is to be multiplied by to fit l.
-struct ServedSums {
+struct PlannedSums {
   float m, l;
   float factor = 1, fit = 1, v_scale = 1, offset = 0;
 };
 template <class Store>
-void store_served(const ServedCase& made, const ServedRow& row, const ServedSums& sums, float* o, const Store& store) {
-  const ServedProblem& p = made.problem;
+void store_planned(const PlannedCase& made, const PlannedRow& row, const PlannedSums& sums, float* o,
+                   const Store& store) {
+  const PlannedProblem& p = made.problem;
   const auto& [m, l, factor, fit, v_scale, offset] = sums;
   const int64_t kv = row.head / p.group();
   const float sink = p.has_sinks ? (p.sinks[size_t(row.head)] - offset) * log2_e : -INFINITY;
@@ -264,13 +265,13 @@ void store_served(const ServedCase& made, const ServedRow& row, const ServedSums
 
 // Some rows of a sequence and a head.
 template <class Store>
-void online_warp(const ServedCase& made, int64_t Bc, std::span<const ServedRow> of, const Store& store) {
-  const ServedProblem& p = made.problem;
-  const ServedSequence& s = of[0].sequence;
+void online_warp(const PlannedCase& made, int64_t Bc, std::span<const PlannedRow> of, const Store& store) {
+  const PlannedProblem& p = made.problem;
+  const PlannedSequence& s = of[0].sequence;
   const int64_t head = of[0].head, kv = head / p.group(), dv = p.head_dim_v;
   const float scale = float(p.scale()) * made.scale_of(made.k_scale, s.number, kv);
   WarpSoftmax softmax(int64_t(of.size()), dv, Bc, scale * log2_e, p.weight_dtype());
-  const ServedProblem::Range near = p.keys_near(s);
+  const PlannedProblem::Range near = p.keys_near(s);
   const int64_t last = (near.end + Bc - 1) / Bc * Bc - Bc;
   bool is_first = true;
   for (int64_t first = last; first + Bc > near.begin; first -= Bc) {
@@ -307,13 +308,13 @@ void online_warp(const ServedCase& made, int64_t Bc, std::span<const ServedRow> 
   for (size_t r = 0; r < of.size(); ++r) {
     WarpSoftmax::Row& row = softmax.rows[r];
     const float v_scale = made.scale_of(made.v_scale, s.number, kv);
-    store_served(made, of[r], {.m = row.m, .l = row.sum(), .fit = row.fit(), .v_scale = v_scale}, row.o.data(), store);
+    store_planned(made, of[r], {.m = row.m, .l = row.sum(), .fit = row.fit(), .v_scale = v_scale}, row.o.data(), store);
   }
 }
 
 template <class Store>
-void online_e4m3(const ServedCase& made, int64_t Bc, const ServedRow& row, const Store& store) {
-  const ServedProblem& p = made.problem;
+void online_e4m3(const PlannedCase& made, int64_t Bc, const PlannedRow& row, const Store& store) {
+  const PlannedProblem& p = made.problem;
   const auto& [s, query, head] = row;
   const int64_t kv = head / p.group(), q_at = made.query_position(made.q, s, query, head);
   const float scale = float(p.scale()) * log2_e * made.scale_of(made.q_scale, s.number, head) *
@@ -327,7 +328,7 @@ void online_e4m3(const ServedCase& made, int64_t Bc, const ServedRow& row, const
   };
   float m = -INFINITY, l = 0;
   std::vector<float> o(size_t(p.head_dim_v), 0.0f);
-  const ServedProblem::Range near = p.keys_near(s);
+  const PlannedProblem::Range near = p.keys_near(s);
   for (int64_t first = (near.end + Bc - 1) / Bc * Bc - Bc; first + Bc > near.begin; first -= Bc) {
     std::vector<float> scores(static_cast<size_t>(Bc), -INFINITY);
     float block_max = m, block_sum = 0;
@@ -358,27 +359,27 @@ void online_e4m3(const ServedCase& made, int64_t Bc, const ServedRow& row, const
     }
     l = l * rescale + block_sum;
   }
-  store_served(made, row,
-               {.m = m * scale, .l = l, .factor = factor, .v_scale = made.scale_of(made.v_scale, s.number, kv),
+  store_planned(made, row,
+                {.m = m * scale, .l = l, .factor = factor, .v_scale = made.scale_of(made.v_scale, s.number, kv),
                 .offset = made.offset_of(s, query, head)},
-               o.data(), store);
+                o.data(), store);
 }
 
 }  // namespace
 
-void online_forward(ServedCase& made, int64_t Bc) {
-  const ServedProblem& p = made.problem;
+void online_forward(PlannedCase& made, int64_t Bc) {
+  const PlannedProblem& p = made.problem;
   const int64_t rows_each = p.is_e4m3() ? 1 : warp_rows;
-  std::vector<std::vector<ServedRow>> warps;
+  std::vector<std::vector<PlannedRow>> warps;
   for (int64_t b = 0; b < p.batch; ++b) {
-    const ServedSequence s = p.sequence(b);
+    const PlannedSequence s = p.sequence(b);
     for (int64_t head = 0; head < p.heads; ++head)
       for (int64_t query = 0; query < s.queries; ++query) {
         if (query % rows_each == 0) warps.emplace_back();
         warps.back().push_back({s, query, head});
       }
   }
-  const auto store = [&](const ServedRow& row, const float* o, float lse) {
+  const auto store = [&](const PlannedRow& row, const float* o, float lse) {
     const int64_t at = made.query_position(made.o, row.sequence, row.query, row.head);
     for (int64_t c = 0; c < p.head_dim_v; ++c) made.o.write(made.images, at + c, o[c] / made.output_scale());
     if (p.want_lse)
@@ -387,9 +388,9 @@ void online_forward(ServedCase& made, int64_t Bc) {
   tools::parallel_for(int64_t(warps.size()), 1, [&](int64_t begin, int64_t end) {
     const std::vector<float> poison(size_t(p.head_dim_v), NAN);
     for (int64_t n = begin; n < end; ++n) {
-      const std::vector<ServedRow>& rows = warps[size_t(n)];
+      const std::vector<PlannedRow>& rows = warps[size_t(n)];
       if (p.poisoned[size_t(rows[0].sequence.number)])
-        for (const ServedRow& row : rows) store(row, poison.data(), NAN);
+        for (const PlannedRow& row : rows) store(row, poison.data(), NAN);
       else if (p.is_e4m3()) online_e4m3(made, Bc, rows[0], store);
       else online_warp(made, Bc, rows, store);
     }

@@ -10,7 +10,7 @@
 #include "params/combine_params.h"
 #include "params/params.h"
 #include "params/widen_params.h"
-#include "plan/plan_lengths.h"
+#include "plan/plan_forward.h"
 #include "table/row.h"
 
 namespace fa3::test {
@@ -20,7 +20,7 @@ struct Launched {
   ForwardParamsWith<{.list = true, .scales = true}> forward{};  // of any row; zeros of what it does not take
   ForwardParamsWith<{.planned = true, .scales = true, .transforms = true, .qv = true, .latent_scales = true}>
       planned{};                    // of those whose sequences have lengths of their own
-  PlanLengthsPassParams lengths{};  // of the pass that plans for these
+  PlanForwardPassParams lengths{};  // of the pass that plans for these
   EmptyRowsParams empty_rows{};     // of the one that writes rows without keys
   TileVParams tile_v{};             // of the one that makes V into tiles
   QuantizeParams quantize{};        // of those that quantize
@@ -65,7 +65,7 @@ struct Launched {
       std::memcpy(static_cast<void*>(&centered_backward), params, parameter_bytes(kernel));
       planned_backward = centered_backward;
       static_cast<PlannedBackwardParams&>(transformed_backward) = planned_backward;
-    } else if (kernel.has(Trait::own_lengths)) {
+    } else if (kernel.has(Trait::planned)) {
       std::memcpy(static_cast<void*>(&transformed_backward), params, parameter_bytes(kernel));
       planned_backward = transformed_backward;
     } else {
@@ -77,18 +77,18 @@ struct Launched {
     switch (pass.pass) {
       case Pass::empty_rows: std::memcpy(&empty_rows, params, sizeof empty_rows); break;
       case Pass::tile_v: std::memcpy(&tile_v, params, sizeof tile_v); break;
-      case Pass::plan_lengths: std::memcpy(&lengths, params, sizeof lengths); break;
+      case Pass::plan_forward: std::memcpy(&lengths, params, sizeof lengths); break;
       case Pass::add_parts:
         static_cast<PlannedForwardParams&>(planned) = *static_cast<const PlannedForwardParams*>(params);
         break;
       case Pass::bwd_prepare:
       case Pass::bwd_finish:
-        if (pass.has(Trait::own_lengths))
+        if (pass.has(Trait::planned))
           std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);
         else
           std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
         break;
-      case Pass::bwd_plan: std::memcpy(&backward_list, params, sizeof backward_list); break;
+      case Pass::plan_backward: std::memcpy(&backward_list, params, sizeof backward_list); break;
       case Pass::bwd_key_means:
         std::memcpy(static_cast<void*>(&centered_backward), params, sizeof centered_backward);
         planned_backward = centered_backward;

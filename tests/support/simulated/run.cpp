@@ -12,8 +12,8 @@
 #include "backward.h"
 #include "fa3.h"
 #include "maps.h"
-#include "served.h"
-#include "served_backward.h"
+#include "planned.h"
+#include "planned_backward.h"
 #include "simulated_cuda.h"
 #include "widen.h"
 
@@ -178,9 +178,9 @@ Fault next_fault() {
   return fault == Fault::none || launches_before_fault-- > 0 ? Fault::none : std::exchange(fault, Fault::none);
 }
 
-CUresult plan_lengths(const PlanLengthsPassParams& p) {
+CUresult plan_forward(const PlanForwardPassParams& p) {
   const auto scratch = std::make_unique<PlanScratch>();
-  plan_lengths(InTurn(), p.call, p.plan, *scratch);
+  plan_forward(InTurn(), p.call, p.plan, *scratch);
   return CUDA_SUCCESS;
 }
 
@@ -229,13 +229,13 @@ void do_damage(const Launched& launch, Fault chosen) {
   }
 }
 
-// The maps of a served launch must say the same as its parameter block, and so must those with boxes of fewer rows.
-CUresult run_served(const Launched& launch) {
+// The maps of a planned launch must say the same as its parameter block, and so must those with boxes of fewer rows.
+CUresult run_planned(const Launched& launch) {
   const auto& p = launch.planned;
   const ForwardRow& row = *launch.row->forward();
   const auto packed = [&](const TensorMap& map) { return packed_tensor(map, p.visible.packing, row.q_rows()); };
-  const ServedTensors t{row.packs_heads() ? packed(p.q) : tensor(p.q), tensor(p.k), tensor(p.v),
-                        row.has(Trait::qv) ? packed(launch.planned.qv) : fa3_tensor{}};
+  const PlannedTensors t{row.packs_heads() ? packed(p.q) : tensor(p.q), tensor(p.k), tensor(p.v),
+                         row.has(Trait::qv) ? packed(launch.planned.qv) : fa3_tensor{}};
   const auto is_with_rows = [&](const TensorMap& encoded, Map as, int rows) {
     as.box[1] = uint32_t(rows);
     const Map map = map_of(encoded);
@@ -266,7 +266,7 @@ CUresult run_served(const Launched& launch) {
   if (!same || t.q.dim[3] > row.d || out.head_dim > row.dv) return CUDA_ERROR_LAUNCH_FAILED;
   const Fault chosen = next_fault();
   if (chosen == Fault::nothing_done) return CUDA_SUCCESS;
-  if (CUresult result = simulate_served(launch, t)) return result;
+  if (CUresult result = simulate_planned(launch, t)) return result;
   do_damage(launch, chosen);
   return CUDA_SUCCESS;
 }
@@ -278,19 +278,19 @@ void simulate(Fault chosen, int after_launches) { fault = chosen, launches_befor
 CUresult run(const Launched& launch) {
   if (!launch.row) return CUDA_ERROR_LAUNCH_FAILED;
   if (const PassRow* row = launch.row->pass()) {
-    const bool planned = row->has(Trait::own_lengths);
+    const bool planned = row->has(Trait::planned);
     switch (row->pass) {
       case Pass::empty_rows: return write_empty_rows(launch.empty_rows);
       case Pass::tile_v: return tile_v(launch);
-      case Pass::plan_lengths: return plan_lengths(launch.lengths);
+      case Pass::plan_forward: return plan_forward(launch.lengths);
       case Pass::add_parts: return simulate_add_parts(launch.planned);
       case Pass::bwd_prepare:
-        return planned ? simulate_prepare_lengths(launch.planned_backward, launch.grid)
+        return planned ? simulate_prepare_planned(launch.planned_backward, launch.grid)
                        : simulate_prepare(launch.backward, launch.grid);
       case Pass::bwd_finish:
-        return planned ? simulate_finish_lengths(launch.planned_backward, *row, launch.grid)
+        return planned ? simulate_finish_planned(launch.planned_backward, *row, launch.grid)
                        : simulate_finish(launch.backward, *row, launch.grid);
-      case Pass::bwd_plan: return simulate_bwd_plan(launch.backward_list);
+      case Pass::plan_backward: return simulate_plan_backward(launch.backward_list);
       case Pass::bwd_key_means: return simulate_key_means(launch.centered_backward, *row, launch.grid);
       case Pass::widen: return simulate_widen(launch.widen, launch.grid);
       case Pass::quantize:
@@ -302,7 +302,7 @@ CUresult run(const Launched& launch) {
   }
   if (const BackwardRow* row = launch.row->backward()) {
     if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
-    if (row->has(Trait::own_lengths))
+    if (row->has(Trait::planned))
       return row->gradients == Gradients::queries
                  ? simulate_queries_of_lengths(launch.transformed_backward, launch.centered_backward, *row, launch.grid)
                  : simulate_lengths(launch.transformed_backward, launch.centered_backward, *row, launch.grid);
@@ -315,7 +315,7 @@ CUresult run(const Launched& launch) {
     return simulate(b, *row, tensors, launch.grid);
   }
   const ForwardRow& row = *launch.row->forward();
-  if (row.has(Trait::own_lengths)) return run_served(launch);
+  if (row.has(Trait::planned)) return run_planned(launch);
   const auto& p = launch.forward;
   const Output& out = p.output;
   fa3_forward_params call{};

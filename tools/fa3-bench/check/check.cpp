@@ -25,7 +25,7 @@ static std::string check_row(const Point& p, const Rows& rows, const HostTensors
     double& score = s[size_t(j - seen.begin)] = score_of(p, place, j, dot(q, k)).value;
     m = std::max(m, score);
   }
-  if (p.served.sinks) l = std::exp(sink - m);
+  if (p.planned.sinks) l = std::exp(sink - m);
   for (int64_t j = seen.begin; j < seen.end; ++j) {
     const double e = std::exp(s[size_t(j - seen.begin)] - m);
     const Vector v = p.v_in_k() ? read_row(t.k, key(j) * p.head_dim, p.v_dim(), p.key_dtype(), t.period)

@@ -161,7 +161,7 @@ std::string check_gradients(const Point& p, const HostTensors& t, const HostGrad
     problem = first_problem(rows, [&](int64_t n) { return check_query(tensors, sample(seed, n, queries, p.heads)); });
   if (problem.empty() && p.key_rows() > 0)
     problem = first_problem(rows, [&](int64_t n) { return check_key(tensors, sample(seed, n, keys, p.kv_heads)); });
-  if (!problem.empty() || !p.served.sinks) return problem;
+  if (!problem.empty() || !p.planned.sinks) return problem;
   const int64_t heads[] = {int64_t(seed % uint64_t(p.heads)), p.heads - 1};
   return first_problem(2, [&](int64_t n) { return check_sink(tensors, heads[n]); });
 }

@@ -104,7 +104,7 @@ void* Calls::upload(const std::vector<T>& numbers) {
 Addresses Calls::addresses_of(const Point& point) {
   Addresses at{on_device(point, q), on_device(point, k), v_on_device(point), o_.at(0), lse_.at(0), scales_.at(0)};
   own_.clear();
-  if (!point.is_served()) return at;
+  if (!point.is_planned()) return at;
   const Rows rows(point);
   at.cu_q = upload(rows.cu_q), at.cu_k = upload(rows.cu_k);
   at.used_k = upload(rows.used_k), at.page_table = upload(rows.page_table);
@@ -115,7 +115,7 @@ Addresses Calls::addresses_of(const Point& point) {
 }
 
 // As a server does for all layers of a model.
-void Calls::plan_lengths(fa3_forward_params& params) {
+void Calls::plan_forward(fa3_forward_params& params) {
   size_t bytes = 0;
   if (fa3_forward_schedule_size(&params, 0, &bytes) != FA3_OK)
     throw tools::CudaError(std::string("fa3_forward_schedule_size: ") + fa3_last_error_message());
@@ -145,12 +145,12 @@ Calls::Enqueue Calls::prepare(const Point& point) {
   for (const tools::DeviceBuffer* output : {&o_, &lse_, &dq_, &dk_, &dv_, &dsinks_}) output->fill(poison_byte);
   fa3_forward_params params = point.params(addresses_of(point));
   if (!point.is_backward()) {
-    if (!protocol_.plan_in_call) plan_lengths(params);
+    if (!protocol_.plan_in_call) plan_forward(params);
     return [this, params] { forward(params); };
   }
   forward(params);
   const fa3_backward_params gradients = point.backward_params(
-      params, {on_device(point, dout), dq_.at(0), dk_.at(0), dv_.at(0), point.served.sinks ? dsinks_.at(0) : nullptr});
+      params, {on_device(point, dout), dq_.at(0), dk_.at(0), dv_.at(0), point.planned.sinks ? dsinks_.at(0) : nullptr});
   return [this, gradients] { backward(gradients); };
 }
 

@@ -47,7 +47,7 @@ class Calls {
   template <class T>
   void* upload(const std::vector<T>& numbers);
   Addresses addresses_of(const Point& point);
-  void plan_lengths(fa3_forward_params& params);
+  void plan_forward(fa3_forward_params& params);
   void forward(const fa3_forward_params& params) const;
   void backward(const fa3_backward_params& params) const;
 

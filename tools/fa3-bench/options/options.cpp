@@ -59,7 +59,7 @@ class CommandLine {
     app_.set_version_flag("--version", "fa3-bench " + tools::library_version());
     add_points();
     add_grid();
-    add_served();
+    add_planned();
     add_forms();
     add_protocol();
     add_in_place_of_points();
@@ -133,33 +133,33 @@ class CommandLine {
     axes_ = together({dims_, sizes_, heads});
   }
 
-  void add_served() {
-    app_.option_defaults()->group("Served calls, of such a grid");
-    Served& served = o_.selection.grid.served;
-    lengths_ = add_list(app_, "--lengths", served.lengths, number(0, most_length),
+  void add_planned() {
+    app_.option_defaults()->group("PlannedCall calls, of such a grid");
+    PlannedCall& planned = o_.selection.grid.planned;
+    lengths_ = add_list(app_, "--lengths", planned.lengths, number(0, most_length),
                         "Queries of packed sequences, such as 17,4096,300, in place of --batch and --seqlen");
-    lengths_k_ = add_list(app_, "--lengths-k", served.lengths_k, number(0, most_length),
+    lengths_k_ = add_list(app_, "--lengths-k", planned.lengths_k, number(0, most_length),
                           "Their keys, if not as many as queries");
-    served_ = {lengths_, lengths_k_,
-               add_number(app_, "--page", served.page, 1, most_length,
-                          "K and V in pages of so many keys, in any order"),
-               add_number(app_, "--window", served.window, 0, most_length,
-                          "So many keys before its own a query sees, with --causal 0 also behind it"),
-               add_number(app_, "--chunk", served.chunk, 1, most_length,
-                          "A query sees keys of its own chunk of so many positions"),
-               app_.add_option("--softcap", served.softcap, "Scores become X tanh(score / X)")
+    planned_ = {lengths_, lengths_k_,
+                add_number(app_, "--page", planned.page, 1, most_length,
+                           "K and V in pages of so many keys, in any order"),
+                add_number(app_, "--window", planned.window, 0, most_length,
+                           "So many keys before its own a query sees, with --causal 0 also behind it"),
+                add_number(app_, "--chunk", planned.chunk, 1, most_length,
+                           "A query sees keys of its own chunk of so many positions"),
+                app_.add_option("--softcap", planned.softcap, "Scores become X tanh(score / X)")
                    ->check(validator(real()))
                    ->type_name("X"),
-               add_flag(app_, "--sinks", served.sinks, "A sink for each head"),
-               add_flag(app_, "--alibi", served.alibi, "A slope for each head, from 2^(-8 / heads) to 2^-8"),
-               add_flag(app_, "--e4m3-cache", served.e4m3_cache, "K and V in e4m3 under Q of 16 bits")};
+                add_flag(app_, "--sinks", planned.sinks, "A sink for each head"),
+                add_flag(app_, "--alibi", planned.alibi, "A slope for each head, from 2^(-8 / heads) to 2^-8"),
+                add_flag(app_, "--e4m3-cache", planned.e4m3_cache, "K and V in e4m3 under Q of 16 bits")};
   }
 
   void add_forms() {
     app_.option_defaults()->group("Forms of each point in e4m3");
     Forms& forms = o_.selection.forms;
     forms_ = {
-        add_list(app_, "--v", forms.v, CLI::IsMember({"rows", "tiles"}), "How V lies in memory (served calls: rows)"),
+        add_list(app_, "--v", forms.v, CLI::IsMember({"rows", "tiles"}), "How V lies in memory (planned calls: rows)"),
         add_list(app_, "--scales", forms.scales, CLI::IsMember({"tensor", "head", "block"}), "What one scale is for"),
         add_list(app_, "--two-level", forms.two_level, CLI::IsMember({"0", "1"}), "FA3_FLAG_TWO_LEVEL, of 0,1")};
   }
@@ -225,7 +225,7 @@ class CommandLine {
   CLI::Option *direction_, *deterministic_, *set_, *batches_, *kernels_, *filter_, *list_, *lengths_, *lengths_k_;
   CLI::Option *rows_, *clock_, *combine_, *append_, *overhead_, *reference_, *plan_, *pieces_, *multiprocessors_;
   CLI::Option *card_, *csv_, *json_;
-  Some dims_, sizes_, axes_, served_, forms_, timing_;
+  Some dims_, sizes_, axes_, planned_, forms_, timing_;
 };
 
 void CommandLine::keep_all_apart() const {
@@ -233,7 +233,7 @@ void CommandLine::keep_all_apart() const {
   const Some tasks = together({{list_, plan_}, without_points});
   keep_apart({set_, batches_}, axes_);
   keep_apart({set_, batches_}, {set_, batches_});
-  keep_apart(served_, {set_, batches_});
+  keep_apart(planned_, {set_, batches_});
   keep_apart({lengths_}, sizes_);
   keep_apart({list_}, {rows_, clock_, csv_});
   keep_apart({plan_}, {rows_, clock_, csv_, json_});
@@ -243,14 +243,14 @@ void CommandLine::keep_all_apart() const {
   keep_apart({direction_}, together({without_points, {plan_}}));
   keep_apart(without_points, {set_, batches_, kernels_, filter_, clock_, csv_});
   keep_apart({overhead_, reference_}, {rows_});
-  for (const Some& some : {axes_, served_, forms_, timing_}) keep_apart(without_points, some);
+  for (const Some& some : {axes_, planned_, forms_, timing_}) keep_apart(without_points, some);
   keep_apart({append_, combine_, reference_}, {json_});
 }
 
 void CommandLine::check() const {
   Grid& grid = o_.selection.grid;
   require(lengths_k_, lengths_->count(), lengths_->get_name());
-  if (const std::string why = contradiction(grid.served); !why.empty()) throw std::invalid_argument(why);
+  if (const std::string why = contradiction(grid.planned); !why.empty()) throw std::invalid_argument(why);
   if (lengths_->count()) grid.check_lengths(lengths_->get_name(), lengths_k_->get_name());
   check_kernels(o_.selection);
   require(deterministic_, o_.selection.direction == Direction::backward, "--direction bwd");

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "error.h"
-#include "forward/plan/lengths.h"
+#include "forward/plan/planned.h"
 #include "forward/plan/split.h"
 #include "points/rows.h"
 
@@ -88,28 +88,28 @@ bool add_plan(const Point& point, const Card& card, bool pieces, std::string& te
   return true;
 }
 
-// A plan for packed lengths, and the memory that it lies in.
+// A plan for varlen sequences, and the memory that it lies in.
 struct PackedPlan {
-  PlanLengthsParams params;
-  std::vector<Planned> entries;
+  PlanForwardParams params;
+  std::vector<PlannedPiece> entries;
   PredictedTimes times;
 
-  explicit PackedPlan(const PlanLengthsParams& p) : params(p) {
+  explicit PackedPlan(const PlanForwardParams& p) : params(p) {
     std::vector<std::max_align_t> memory(size_t(plan_bytes(p)) / sizeof(std::max_align_t) + 1);
-    const LengthsPlan plan = plan_at(memory.data(), p);
+    const PlannedPieces plan = plan_at(memory.data(), p);
     const auto scratch = std::make_unique<PlanScratch>();
-    plan_lengths(InTurn(), params, plan, *scratch);
+    plan_forward(InTurn(), params, plan, *scratch);
     times = predicted_times(params, *scratch);
     entries.assign(plan.entries, plan.entries + plan.counts->entries);
   }
   Figures figures() const {
     int tiles = 0, parts = 1;
-    for (const Planned& entry : entries) tiles += entry.part == 0, parts = std::max(parts, int(entry.parts));
+    for (const PlannedPiece& entry : entries) tiles += entry.part == 0, parts = std::max(parts, int(entry.parts));
     return {tiles * params.heads, int(entries.size()) * params.heads, parts, double(times.whole) / 1e3,
             double(times.planned) / 1e3};
   }
   // Of which sequence an entry is: its rows begin where no others do, or in an entry of a batch.
-  int sequence_of(const Planned& entry) const {
+  int sequence_of(const PlannedPiece& entry) const {
     const int32_t* const cu_q = params.lengths.cu_q;
     if (!cu_q) return entry.sequence.q_batch;
     return int(std::upper_bound(cu_q, cu_q + params.lengths.batch, entry.sequence.q_row) - cu_q) - 1;
@@ -121,9 +121,9 @@ std::string work_of(const PackedPlan& plan) {
   std::string text = line("    each for %d heads:\n", plan.params.heads);
   const auto& entries = plan.entries;
   for (size_t n = 0; n < entries.size();) {
-    const Planned& first = entries[n];
+    const PlannedPiece& first = entries[n];
     size_t last = n;
-    const auto follows = [&](const Planned& next) {
+    const auto follows = [&](const PlannedPiece& next) {
       return next.sequence.q_row == first.sequence.q_row && next.sequence.q_batch == first.sequence.q_batch &&
              next.q_block == entries[last].q_block + 1 &&
              next.part == first.part && next.parts == first.parts && next.begin == first.begin &&
@@ -140,7 +140,7 @@ std::string work_of(const PackedPlan& plan) {
 }
 
 // The lengths lie on the host, as the planner runs here.
-bool add_served_plan(const Point& point, int multiprocessors, bool pieces, std::string& text) {
+bool add_planned_plan(const Point& point, int multiprocessors, bool pieces, std::string& text) {
   ForwardProblem problem;
   Fit fits;
   if (point.query_rows() == 0) {
@@ -154,8 +154,8 @@ bool add_served_plan(const Point& point, int multiprocessors, bool pieces, std::
   std::vector<PackedPlan> plans;
   std::vector<int> rows_of_plans;
   for (int i = 0; i < fits.count; ++i) {
-    PlanLengthsParams params;
-    if (!plan_lengths_params({problem, forward_row(fits.rows[i])}, multiprocessors, params)) continue;
+    PlanForwardParams params;
+    if (!plan_forward_params({problem, forward_row(fits.rows[i])}, multiprocessors, params)) continue;
     plans.emplace_back(params);
     rows_of_plans.push_back(fits.rows[i]);
   }
@@ -181,12 +181,12 @@ Plans show_plans(const std::vector<Point>& points, const Card& card, bool pieces
       line("On %d multiprocessors, with %.2f TB/s of memory. *: what the library takes; of causal problems with\n"
            "4 tiles or more for each multiprocessor the first, whatever is predicted. parts: of one tile, at most.\n",
            card.multiprocessors, card.memory_bytes_per_us / 1e6), 0};
-  plans.text += "A kernel that takes V as tiles comes last, where a pass that makes them goes before it. Of served\n"
+  plans.text += "A kernel that takes V as tiles comes last, where a pass that makes them goes before it. Of planned\n"
                 "calls, which the device plans, *: predicted to be the fastest.\n";
   for (const Point& p : points) {
     plans.text.append("\n").append(p.label()).append("\n");
-    const bool is_wide = p.head_dim > 256 || p.v_dim() > 256;  // such are served, too
-    plans.refused += !(p.is_served() || is_wide ? add_served_plan(p, card.multiprocessors, pieces, plans.text)
+    const bool is_wide = p.head_dim > 256 || p.v_dim() > 256;  // such are planned, too
+    plans.refused += !(p.is_planned() || is_wide ? add_planned_plan(p, card.multiprocessors, pieces, plans.text)
                                                 : add_plan(p, card, pieces, plans.text));
   }
   return plans;

@@ -10,7 +10,7 @@ namespace fa3::bench {
 
 // A table for each point, a line for each kernel that the library considers: its tiles, whole or as split as it would
 // run them, and the predicted times. `pieces`: also the pieces of work of the one that is taken, as the thread blocks
-// claim them; of served calls, as the device would make them (ptx/plan/plan_lengths.h).
+// claim them; of planned calls, as the device would make them (ptx/plan/plan_forward.h).
 struct Plans {
   std::string text;
   size_t refused;  // so many points no kernel runs

@@ -101,7 +101,7 @@ Point point_of(const Json& object) {
   if (dtype != "bf16" && dtype != "fp16" && dtype != "e4m3")
     refuse("dtype is \"" + dtype + "\", must be bf16, fp16 or e4m3");
   p.dtype = dtype == "e4m3" ? FA3_DTYPE_E4M3 : dtype == "bf16" ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
-  Served& s = p.served;
+  PlannedCall& s = p.planned;
   fields.numbers("lengths", s.lengths);
   fields.numbers("lengths_k", s.lengths_k);
   fields.number("page", s.page, 0, most_length);
@@ -151,8 +151,8 @@ std::vector<Point> read_batches(const std::string& path) {
 }
 
 void finish_lengths(Point& p, const std::string& q, const std::string& k) {
-  std::vector<int64_t>& keys = p.served.lengths_k;
-  const std::vector<int64_t>& queries = p.served.lengths;
+  std::vector<int64_t>& keys = p.planned.lengths_k;
+  const std::vector<int64_t>& queries = p.planned.lengths;
   if (keys.empty()) keys = queries;
   if (keys.size() != queries.size())
     refuse(k + " has " + std::to_string(keys.size()) + " lengths, but " + q + " " + std::to_string(queries.size()));
@@ -160,8 +160,8 @@ void finish_lengths(Point& p, const std::string& q, const std::string& k) {
   p.seqlen = std::ranges::max(queries), p.seqlen_k = std::ranges::max(keys);
 }
 
-std::string contradiction(const Served& served) {
-  return served.window >= 0 && served.chunk > 0 ? "a call has a window or a chunk, not both" : "";
+std::string contradiction(const PlannedCall& planned) {
+  return planned.window >= 0 && planned.chunk > 0 ? "a call has a window or a chunk, not both" : "";
 }
 
 }  // namespace fa3::bench

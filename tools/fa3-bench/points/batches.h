@@ -26,6 +26,6 @@ std::vector<Point> read_batches(const std::string& path);
 void finish_lengths(Point& point, const std::string& q, const std::string& k);
 
 // "" or why these do not go together: a window and a chunk, for example.
-std::string contradiction(const Served& served);
+std::string contradiction(const PlannedCall& planned);
 
 }  // namespace fa3::bench

@@ -30,7 +30,7 @@ std::vector<std::string> fitting_kernels(const std::vector<fa3_kernel_info>& ker
   std::vector<std::string> names;
   int fewest = 0;
   for (const fa3_kernel_info& info : kernels) {
-    const bool fits = info.dtype == point.dtype && info.causal == int(point.causal && !point.is_served()) &&
+    const bool fits = info.dtype == point.dtype && info.causal == int(point.causal && !point.is_planned()) &&
                       info.head_dim >= point.head_dim && info.head_dim_v >= point.v_dim();
     const int columns = info.head_dim + info.head_dim_v;
     if (!fits || (wanted != info.name && wanted != first_cell(info))) continue;

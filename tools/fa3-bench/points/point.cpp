@@ -30,15 +30,15 @@ std::string Point::form() const {
   std::string form = is_fp8() ? std::string(" v ") + name(v) : "";
   if (is_fp8() && scales != Scales::tensor) form += std::string(" scales ") + name(scales);
   if (is_fp8() && two_level) form += " two-level";
-  return form + served.words() + (deterministic ? " deterministic" : "");
+  return form + planned.words() + (deterministic ? " deterministic" : "");
 }
 
 std::string Point::label() const {
   const std::string head_counts = " heads " + std::to_string(heads) + "/" + std::to_string(kv_heads);
   std::string label = kind();
   if (packed_q()) {
-    label += " lengths " + listed(served.lengths) + head_counts;
-    if (served.lengths_k != served.lengths) label += " lengths_k " + listed(served.lengths_k);
+    label += " lengths " + listed(planned.lengths) + head_counts;
+    if (planned.lengths_k != planned.lengths) label += " lengths_k " + listed(planned.lengths_k);
   } else {
     label += " batch " + std::to_string(batch) + " seqlen " + std::to_string(seqlen) + head_counts;
     if (seqlen_k != seqlen) label += " seqlen_k " + std::to_string(seqlen_k);
@@ -50,47 +50,47 @@ std::string Point::label() const {
 
 int64_t Point::pages() const {
   int64_t all = 0;
-  for (int64_t b = 0; b < batch; ++b) all += served.page ? (keys(b) + served.page - 1) / served.page : 0;
+  for (int64_t b = 0; b < batch; ++b) all += planned.page ? (keys(b) + planned.page - 1) / planned.page : 0;
   return all;
 }
 
 int64_t Point::query_rows() const {
-  return packed_q() ? std::reduce(served.lengths.begin(), served.lengths.end()) : batch * seqlen;
+  return packed_q() ? std::reduce(planned.lengths.begin(), planned.lengths.end()) : batch * seqlen;
 }
 
 int64_t Point::key_rows() const {
-  if (served.page) return pages() * served.page;
-  return packed_k() ? std::reduce(served.lengths_k.begin(), served.lengths_k.end()) : batch * seqlen_k;
+  if (planned.page) return pages() * planned.page;
+  return packed_k() ? std::reduce(planned.lengths_k.begin(), planned.lengths_k.end()) : batch * seqlen_k;
 }
 
 Point::Range Point::seen(int64_t sequence, int64_t i) const {
   const int64_t n = keys(sequence), at = i + n - queries(sequence);
   int64_t begin = 0, end = causal ? at + 1 : n;
-  if (served.window >= 0) {
-    begin = at - served.window;
-    if (!causal) end = at + served.window + 1;
-  } else if (served.chunk > 0) {
-    begin = (at < 0 ? -1 : at / served.chunk) * served.chunk;
-    if (!causal) end = begin + served.chunk;
+  if (planned.window >= 0) {
+    begin = at - planned.window;
+    if (!causal) end = at + planned.window + 1;
+  } else if (planned.chunk > 0) {
+    begin = (at < 0 ? -1 : at / planned.chunk) * planned.chunk;
+    if (!causal) end = begin + planned.chunk;
   }
   end = std::clamp<int64_t>(end, 0, n);
   return {std::clamp<int64_t>(begin, 0, end), end};
 }
 
 float Point::slope(int64_t head) const {
-  return served.alibi ? float(std::exp2(-8.0 * double(head + 1) / double(heads))) : 0;
+  return planned.alibi ? float(std::exp2(-8.0 * double(head + 1) / double(heads))) : 0;
 }
 
 float Point::sink(int64_t head) const {
   constexpr uint64_t seed = 6;
   float sink = -INFINITY;
-  if (served.sinks) tools::normal(seed, uint64_t(head), &sink, 1);
+  if (planned.sinks) tools::normal(seed, uint64_t(head), &sink, 1);
   return sink;
 }
 
 double Point::flop() const {
   double pairs = 0;
-  const bool whole = served.window < 0 && served.chunk == 0;
+  const bool whole = planned.window < 0 && planned.chunk == 0;
   for (int64_t b = 0; b < (packed_q() ? batch : 1); ++b) {
     const int64_t n = queries(b);
     if (whole && (!causal || n == keys(b))) pairs += double(n) * double(keys(b)) / (causal ? 2 : 1);
@@ -134,7 +134,7 @@ fa3_forward_params Point::params(const Addresses& at) const {
   };
   const auto keys = [&](int64_t columns, void* data) {
     if (packed_k()) return packed({key_rows(), kv_heads, columns}, data, key_dtype());
-    const int64_t entries = served.page ? pages() : batch, rows = served.page ? served.page : seqlen_k;
+    const int64_t entries = planned.page ? pages() : batch, rows = planned.page ? planned.page : seqlen_k;
     return packed({entries, rows, kv_heads, columns}, data, key_dtype());
   };
   fa3_forward_params params = tools::forward_params();
@@ -148,7 +148,7 @@ fa3_forward_params Point::params(const Addresses& at) const {
   params.mask = causal ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   if (!library_chooses() && !is_backward()) params.kernel = kernel.c_str();
   add_scales(params, at);
-  add_served(params, at);
+  add_planned(params, at);
   return params;
 }
 
@@ -163,27 +163,27 @@ void Point::add_scales(fa3_forward_params& params, const Addresses& at) const {
   if (two_level) params.flags = FA3_FLAG_TWO_LEVEL;
 }
 
-void Point::add_served(fa3_forward_params& params, const Addresses& at) const {
-  if (served.window >= 0) {
+void Point::add_planned(fa3_forward_params& params, const Addresses& at) const {
+  if (planned.window >= 0) {
     params.mask = FA3_MASK_WINDOW;
-    params.window_left = int32_t(served.window), params.window_right = causal ? 0 : int32_t(served.window);
-  } else if (served.chunk > 0) {
+    params.window_left = int32_t(planned.window), params.window_right = causal ? 0 : int32_t(planned.window);
+  } else if (planned.chunk > 0) {
     params.mask = FA3_MASK_CHUNK;
-    params.window_left = int32_t(served.chunk), params.window_right = causal ? 0 : -1;
+    params.window_left = int32_t(planned.chunk), params.window_right = causal ? 0 : -1;
   }
   if (packed_q()) {
     params.max_seqlen_q = int32_t(std::max<int64_t>(seqlen, 1));
     params.cu_seqlens_q = packed({batch + 1}, at.cu_q, FA3_DTYPE_INT32);
   }
-  if (packed_q() || served.page) params.max_seqlen_k = int32_t(std::max<int64_t>(seqlen_k, 1));
+  if (packed_q() || planned.page) params.max_seqlen_k = int32_t(std::max<int64_t>(seqlen_k, 1));
   if (packed_k()) params.cu_seqlens_k = packed({batch + 1}, at.cu_k, FA3_DTYPE_INT32);
-  if (served.page) {
+  if (planned.page) {
     params.seqused_k = packed({batch}, at.used_k, FA3_DTYPE_INT32);
     params.page_table = packed({batch, pages_each()}, at.page_table, FA3_DTYPE_INT32);
   }
-  if (served.sinks) params.sinks = packed({heads}, at.sinks, FA3_DTYPE_FP32);
-  if (served.alibi) params.alibi_slopes = packed({heads}, at.slopes, FA3_DTYPE_FP32);
-  params.softcap = served.softcap;
+  if (planned.sinks) params.sinks = packed({heads}, at.sinks, FA3_DTYPE_FP32);
+  if (planned.alibi) params.alibi_slopes = packed({heads}, at.slopes, FA3_DTYPE_FP32);
+  params.softcap = planned.softcap;
 }
 
 fa3_backward_params Point::backward_params(const fa3_forward_params& forward, const GradientAddresses& at) const {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fa3.h"
-#include "points/served.h"
+#include "points/planned.h"
 
 namespace fa3::bench {
 
@@ -41,18 +41,18 @@ struct Point {
   bool deterministic = false;  // FA3_FLAG_DETERMINISTIC, of the backward pass
   int64_t head_dim_v = 0;      // of v and o; 0: head_dim
   std::string set = {};        // of points.h that it is of; empty: none
-  Served served = {};          // with lengths of its own batch, seqlen and seqlen_k are their number and the longest
+  PlannedCall planned = {};    // with lengths of its own batch, seqlen and seqlen_k are their number and the longest
 
   bool library_chooses() const { return kernel.empty(); }
   bool is_backward() const { return direction == Direction::backward; }
   bool is_fp8() const { return dtype == FA3_DTYPE_E4M3; }
-  bool is_served() const { return served.any(); }
-  bool packed_q() const { return served.has_lengths(); }
-  bool packed_k() const { return served.has_lengths() && served.page == 0; }
+  bool is_planned() const { return planned.any(); }
+  bool packed_q() const { return planned.has_lengths(); }
+  bool packed_k() const { return planned.has_lengths() && planned.page == 0; }
   fa3_dtype o_dtype() const { return is_fp8() ? FA3_DTYPE_BF16 : dtype; }
-  fa3_dtype key_dtype() const { return served.e4m3_cache ? FA3_DTYPE_E4M3 : dtype; }
+  fa3_dtype key_dtype() const { return planned.e4m3_cache ? FA3_DTYPE_E4M3 : dtype; }
   std::string kind() const;   // "bf16 d64 causal", "bwd bf16 d192x128 full"
-  // Of e4m3: " v tiles", " v rows scales block two-level"; " deterministic"; what a served call has; else empty.
+  // Of e4m3: " v tiles", " v rows scales block two-level"; " deterministic"; what a planned call has; else empty.
   std::string form() const;
   std::string label() const;  // everything, in one line
   // 4 N^2 d H B, half if causal (the paper's count); with unequal lengths, the pairs that the mask leaves. Of the
@@ -64,9 +64,9 @@ struct Point {
   int64_t v_dim() const { return head_dim_v == 0 ? head_dim : head_dim_v; }
   // Is V the first columns of K, as in caches of multi-head latent attention?
   bool v_in_k() const { return head_dim > 512; }
-  int64_t queries(int64_t sequence) const { return packed_q() ? served.lengths[size_t(sequence)] : seqlen; }
-  int64_t keys(int64_t sequence) const { return packed_q() ? served.lengths_k[size_t(sequence)] : seqlen_k; }
-  int64_t pages_each() const { return served.page ? (seqlen_k + served.page - 1) / served.page : 0; }
+  int64_t queries(int64_t sequence) const { return packed_q() ? planned.lengths[size_t(sequence)] : seqlen; }
+  int64_t keys(int64_t sequence) const { return packed_q() ? planned.lengths_k[size_t(sequence)] : seqlen_k; }
+  int64_t pages_each() const { return planned.page ? (seqlen_k + planned.page - 1) / planned.page : 0; }
   int64_t pages() const;  // of all sequences
   // Of all sequences or pages together.
   int64_t query_rows() const;
@@ -101,7 +101,7 @@ struct Point {
 
  private:
   void add_scales(fa3_forward_params& params, const Addresses& at) const;
-  void add_served(fa3_forward_params& params, const Addresses& at) const;
+  void add_planned(fa3_forward_params& params, const Addresses& at) const;
 };
 
 }  // namespace fa3::bench

@@ -6,7 +6,7 @@
 
 #include "points/batches.h"
 #include "points/kernels.h"
-#include "points/served_sets.h"
+#include "points/planned_sets.h"
 
 namespace fa3::bench {
 
@@ -17,7 +17,7 @@ std::vector<Point> Grid::points() const {
       for (const bool is_causal : causal)
         for (const int64_t seqlen : seqlens) {
           Point p{dtype, head_dim, is_causal, batch, seqlen, seqlen_k, heads, kv_heads, {}};
-          p.served = served;
+          p.planned = planned;
           if (p.packed_q()) finish_lengths(p, "lengths", "lengths_k");
           else if (!p.batch) p.batch = std::max<int64_t>(1, tokens / seqlen);
           if (!p.seqlen_k) p.seqlen_k = seqlen;
@@ -31,9 +31,9 @@ std::vector<Point> Grid::points() const {
 
 void Grid::check_lengths(const std::string& q, const std::string& k) {
   Point p;
-  p.served = served;
+  p.planned = planned;
   finish_lengths(p, q, k);
-  served = p.served;
+  planned = p.planned;
   seqlens = {p.seqlen};  // one point for each dtype, head dimension and mask
 }
 
@@ -43,7 +43,7 @@ std::vector<Point> Forms::of(const Point& point) const {
   for (const bool two : two_level)
     for (const Scales scale : scales)
       for (const VForm form : v) {
-        if (point.is_served() && form == VForm::tiles) continue;
+        if (point.is_planned() && form == VForm::tiles) continue;
         Point& made = points.emplace_back(point);
         made.v = form;
         made.scales = scale;
@@ -151,10 +151,10 @@ const std::vector<PointSet>& point_sets() {
         {"decode", "1 and 4 queries on caches of 2048 to 131072 keys", decoding()},
         {"mla", "1 and 2 queries on latent caches of 1024 to 32768 keys, and a prompt; head_dim 576 and 512", latent()},
         {"serve_decode", "1 and 4 queries on caches in pages, with windows, sinks, in e4m3, and latent",
-         served_decoding()},
-        {"serve_prefill", "chunks of prompts on caches in pages", served_prefill()},
-        {"serve_mixed", "decoding and chunks of prompts in one call", served_mixed()},
-        {"documents", "packed lengths, as training and prefill have them", packed_documents()},
+         planned_decoding()},
+        {"serve_prefill", "chunks of prompts on caches in pages", planned_prefill()},
+        {"serve_mixed", "decoding and chunks of prompts in one call", planned_mixed()},
+        {"documents", "varlen sequences, as training and prefill have them", packed_documents()},
         {"masks", "windows, sinks, softcap and ALiBi", masked_and_capped()},
         {"table2", "the point of the paper's ablations", {table2}}};
   }();
@@ -175,9 +175,9 @@ std::vector<Point> Selection::points(std::vector<std::string>* left_out) const {
   for (Point& p : all) {
     p.direction = direction;
     p.deterministic = deterministic;
-    if (p.is_backward() && (p.is_fp8() || p.served.e4m3_cache))
+    if (p.is_backward() && (p.is_fp8() || p.planned.e4m3_cache))
       throw std::invalid_argument(p.label() + ": e4m3 has no backward pass");
-    if (p.is_backward() && p.served.page) throw std::invalid_argument(p.label() + ": pages have no backward pass");
+    if (p.is_backward() && p.planned.page) throw std::invalid_argument(p.label() + ": pages have no backward pass");
     for (const Point& form : forms.of(p)) formed.push_back(form);
   }
 
@@ -196,7 +196,7 @@ std::vector<Point> Selection::points(std::vector<std::string>* left_out) const {
         named.push_back(p);
         named.back().kernel = name;
         // Which forms of e4m3 a kernel takes is not in its info, nor that it computes dq only, or what it serves.
-        if ((p.is_fp8() || p.is_backward() || p.is_served()) && !is_runnable(named.back())) named.pop_back();
+        if ((p.is_fp8() || p.is_backward() || p.is_planned()) && !is_runnable(named.back())) named.pop_back();
       }
       if (named.empty() && left_out) left_out->push_back(p.label() + ": " + wanted + " has no kernel for it");
       for (const Point& point : named) add(point);

@@ -14,7 +14,7 @@ struct Grid {
   std::vector<int64_t> head_dims = {64, 128, 256}, seqlens = {512, 1024, 2048, 4096, 8192, 16384};
   std::vector<bool> causal = {false, true};
   int64_t tokens = 16384, hidden = 2048, batch = 0, seqlen_k = 0, heads = 0, kv_heads = 0, head_dim_v = 0;
-  Served served = {};  // of all points; its lengths stand for batch, seqlens and seqlen_k
+  PlannedCall planned = {};  // of all points; its lengths stand for batch, seqlens and seqlen_k
 
   std::vector<Point> points() const;
   // Makes keys as long as queries, if they have no lengths. Thrown is std::invalid_argument if there are not as many of
@@ -38,7 +38,7 @@ struct Forms {
   std::vector<Scales> scales = {Scales::tensor};
   std::vector<bool> two_level = {false};
 
-  // Of another dtype: the point itself. Served calls have V as rows.
+  // Of another dtype: the point itself. PlannedCall calls have V as rows.
   std::vector<Point> of(const Point& point) const;
 };
 

@@ -30,14 +30,14 @@ std::vector<int32_t> any_order(int64_t count) {
 }  // namespace
 
 std::vector<int64_t> queries_of(const Point& p) {
-  return p.packed_q() ? p.served.lengths : std::vector(size_t(p.batch), p.seqlen);
+  return p.packed_q() ? p.planned.lengths : std::vector(size_t(p.batch), p.seqlen);
 }
 std::vector<int64_t> keys_of(const Point& p) {
-  return p.packed_q() ? p.served.lengths_k : std::vector(size_t(p.batch), p.seqlen_k);
+  return p.packed_q() ? p.planned.lengths_k : std::vector(size_t(p.batch), p.seqlen_k);
 }
 
 Rows::Rows(const Point& p)
-    : page_(p.served.page), columns_(p.pages_each()), heads_(p.heads),
+    : page_(p.planned.page), columns_(p.pages_each()), heads_(p.heads),
       lse_rows_(p.packed_q() ? p.query_rows() : p.seqlen), packed_(p.packed_q()) {
   first_query_ = first_key_ = {0};
   for (int64_t b = 0; b < p.batch; ++b) {

@@ -29,12 +29,12 @@ void Report::print_overhead(FILE* out) const {
 // " lengths 1,512 lengths_k 300,4608", "" of batches.
 static std::string lengths_of(const Point& p) {
   if (!p.packed_q()) return "";
-  const std::string keys = p.served.lengths_k == p.served.lengths ? "" : " lengths_k " + listed(p.served.lengths_k);
-  return " lengths " + listed(p.served.lengths) + keys;
+  const std::string keys = p.planned.lengths_k == p.planned.lengths ? "" : " lengths_k " + listed(p.planned.lengths_k);
+  return " lengths " + listed(p.planned.lengths) + keys;
 }
 
 static std::string call_of(const Point& p) {
-  const std::string call = lengths_of(p) + p.served.words();
+  const std::string call = lengths_of(p) + p.planned.words();
   return call.empty() ? "" : call.substr(1);
 }
 
@@ -68,7 +68,7 @@ void Report::print_table(FILE* out) const {
       std::fprintf(out, " %5.0f %7.1f%%", r.clock_mhz,
                    r.clock_mhz > 0 ? 100 * r.tflops() / peak(r, r.clock_mhz) : 0);
     std::fprintf(out, "  %s%s%s", r.kernel.c_str(), lengths_of(p).c_str(), p.form().c_str());
-    std::fprintf(out, "%s%s\n", p.served.name.empty() ? "" : ": ", p.served.name.c_str());
+    std::fprintf(out, "%s%s\n", p.planned.name.empty() ? "" : ": ", p.planned.name.c_str());
     auto& [log_sum, count] = groups[p.kind() + p.form() + (p.library_chooses() ? "" : " " + p.kernel)];
     log_sum += std::log(r.tflops());
     ++count;
@@ -83,11 +83,11 @@ void Report::print_table(FILE* out) const {
 static const char* const csv_columns =
     "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,seqlen_k,kernel,"
     "spread,passes,reps,v,scales,two_level,head_dim_v";
-// Behind them, where a call is served: what it has, its kind and name in tests/records, and the speed of its memory.
-static const char* const served_columns = ",call,kind,name,gbytes_s";
+// Behind them, where a call is planned: what it has, its kind and name in tests/records, and the speed of its memory.
+static const char* const planned_columns = ",call,kind,name,gbytes_s";
 
 static std::string kind_of(const Point& p) {
-  return p.served.kind.empty() ? "" : p.served.kind + (p.is_backward() ? "_bwd" : "");
+  return p.planned.kind.empty() ? "" : p.planned.kind + (p.is_backward() ? "_bwd" : "");
 }
 
 // A text with commas in it.
@@ -98,9 +98,9 @@ static std::string quoted(const std::string& text) {
 }
 
 void Report::print_csv(FILE* out) const {
-  const bool any_served =
-      std::ranges::any_of(results, [](const Result& result) { return result.point.is_served(); });
-  std::fprintf(out, "%s%s\n", csv_columns, any_served ? served_columns : "");
+  const bool any_planned =
+      std::ranges::any_of(results, [](const Result& result) { return result.point.is_planned(); });
+  std::fprintf(out, "%s%s\n", csv_columns, any_planned ? planned_columns : "");
   for (const Result& r : results) {
     const Point& p = r.point;
     std::fprintf(out, "%s,%s,%lld,%d,%lld,%lld,%lld,%lld,", name(p.direction), tools::dtype_name(p.dtype),
@@ -113,8 +113,8 @@ void Report::print_csv(FILE* out) const {
     if (measured) std::fprintf(out, "%.4f", r.spread);
     std::fprintf(out, ",%d,%d,%s,%s,%d,%lld", protocol.passes, protocol.reps, name(p.v),
                  p.is_fp8() ? name(p.scales) : "", int(p.two_level), (long long)p.v_dim());
-    if (any_served) {
-      std::fprintf(out, ",%s,%s,%s,", quoted(call_of(p)).c_str(), kind_of(p).c_str(), quoted(p.served.name).c_str());
+    if (any_planned) {
+      std::fprintf(out, ",%s,%s,%s,", quoted(call_of(p)).c_str(), kind_of(p).c_str(), quoted(p.planned.name).c_str());
       if (measured) std::fprintf(out, "%.1f", r.gbytes());
     }
     std::fprintf(out, "\n");
@@ -137,10 +137,10 @@ static Json protocol_json(const Protocol& protocol) {
           {"plan_in_call", protocol.plan_in_call}};
 }
 
-// Null if the call is not served.
-static Json served_json(const Point& p) {
-  if (!p.is_served()) return nullptr;
-  const Served& s = p.served;
+// Null if the call is not planned.
+static Json planned_json(const Point& p) {
+  if (!p.is_planned()) return nullptr;
+  const PlannedCall& s = p.planned;
   return {{"kind", kind_of(p)},
           {"name", s.name},
           {"lengths", s.lengths},
@@ -176,7 +176,7 @@ static Json point_json(const Result& result) {
           {"two_level", p.two_level},
           {"deterministic", p.deterministic},
           {"library_chooses", p.library_chooses()},
-          {"served", served_json(p)},
+          {"planned", planned_json(p)},
           {"problem", result.problem}};
 }
 

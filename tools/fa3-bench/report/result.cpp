@@ -24,7 +24,7 @@ void Result::add_pass(std::vector<double> milliseconds) {
                               : (sorted.back() - sorted.front()) / median_ms;
 }
 
-std::vector<Result> planned(const std::vector<Point>& points, int multiprocessors) {
+std::vector<Result> plan_points(const std::vector<Point>& points, int multiprocessors) {
   std::vector<Result> results;
   for (const Point& point : points) {
     Result& result = results.emplace_back();

@@ -39,6 +39,6 @@ struct Result {
 // In place of a number of multiprocessors.
 inline constexpr int current_device = 0;
 // Results without a measurement, but with the kernel or the problem of each point on so many multiprocessors.
-std::vector<Result> planned(const std::vector<Point>& points, int multiprocessors);
+std::vector<Result> plan_points(const std::vector<Point>& points, int multiprocessors);
 
 }  // namespace fa3::bench

@@ -10,7 +10,7 @@
 #include "ptx/params/combine_params.h"
 #include "ptx/params/params.h"
 #include "ptx/params/widen_params.h"
-#include "ptx/plan/plan_lengths.h"
+#include "ptx/plan/plan_forward.h"
 #include "ptx/table/row.h"
 
 namespace sass {
@@ -51,12 +51,12 @@ size_t parameter_bytes(const fa3::PassRow& row) {
   switch (row.pass) {
     case fa3::Pass::empty_rows: return sizeof(fa3::EmptyRowsParams);
     case fa3::Pass::tile_v: return sizeof(fa3::TileVParams);
-    case fa3::Pass::plan_lengths: return sizeof(fa3::PlanLengthsPassParams);
+    case fa3::Pass::plan_forward: return sizeof(fa3::PlanForwardPassParams);
     case fa3::Pass::add_parts: return sizeof(fa3::PlannedForwardParams);
     case fa3::Pass::bwd_prepare:
     case fa3::Pass::bwd_finish:
-      return row.has(fa3::Trait::own_lengths) ? sizeof(fa3::PlannedBackwardParams) : sizeof(fa3::BackwardParams);
-    case fa3::Pass::bwd_plan: return sizeof(fa3::PlanBackwardPassParams);
+      return row.has(fa3::Trait::planned) ? sizeof(fa3::PlannedBackwardParams) : sizeof(fa3::BackwardParams);
+    case fa3::Pass::plan_backward: return sizeof(fa3::PlanBackwardPassParams);
     case fa3::Pass::bwd_key_means: return sizeof(fa3::CenteredBackwardParams);
     case fa3::Pass::widen: return sizeof(fa3::WidenParams);
     case fa3::Pass::quantize:
@@ -114,7 +114,7 @@ int kv_loads(const fa3::ForwardRow& row) {
   const int k = row.widens() ? row.landed_slabs() : row.slabs();
   const int v = 2 * (row.takes_v_tiles() ? 1 : row.widens() ? row.landed_slabs() : row.v_slabs());
   const int lanes = row.lands_v() ? 32 : 64;
-  const int boxes = row.has(fa3::Trait::own_lengths) ? (row.stage_keys() + lanes - 1) / lanes : 0;
+  const int boxes = row.has(fa3::Trait::planned) ? (row.stage_keys() + lanes - 1) / lanes : 0;
   // With halves of O's columns V comes in these, and none behind the loop, or by the columns of a scale if it is of
   // e4m3. Thread blocks of a cluster have a share of V each.
   const int v_loads = row.is_latent() ? row.latent_scales() : v / 2 / row.cluster_blocks();
@@ -133,7 +133,7 @@ int tma_loads(const fa3::ForwardRow& row) {
 // And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.
 int tma_stores(const fa3::ForwardRow& row) {
   if (row.o_from_registers()) return 0;
-  return row.v_slabs() * (row.has(fa3::Trait::own_lengths) ? 1 + fa3::PlannedForwardParams::o_boxes : 1);
+  return row.v_slabs() * (row.has(fa3::Trait::planned) ? 1 + fa3::PlannedForwardParams::o_boxes : 1);
 }
 
 // What setmaxnreg makes of the registers of a producer, of warps that compute dQ (0: there are none), and of consumers.
@@ -183,7 +183,7 @@ std::string parities(const fa3::ForwardRow& row, const std::string& scope) {
   if (scope == "epilogue") return repeated("0", 5 + 3 * split);  // the last V, Q, K, skipped blocks at two places
   // With own lengths: a piece, Q's buffer; its slot, or with packed heads two, the wish for the next one, its slot; a
   // piece, with packed heads blocks before, a stage, the last V's, that V.
-  if (row.has(fa3::Trait::own_lengths)) {
+  if (row.has(fa3::Trait::planned)) {
     const bool packs = row.packs_heads();
     return "0 1 " + repeated("1", 1 + packs) + " 0 1 " + repeated("0", 1 + packs) + " " + repeated("1", 2 + split) +
            " 0";
@@ -295,7 +295,7 @@ std::optional<Figure> figure_of(const fa3::ForwardRow& row, const std::string& s
     if (figure == "transposing_permutes") return value_of(figure, 4 * transpositions);
     if (figure == "transposing_fences") return value_of(figure, transpositions > 0);
     // Each lane sends for boxes of other pages.
-    if (figure == "tma_by_many") return value_of(figure, row.has(fa3::Trait::own_lengths) ? kv_loads(row) : 0);
+    if (figure == "tma_by_many") return value_of(figure, row.has(fa3::Trait::planned) ? kv_loads(row) : 0);
     return std::nullopt;
   }
   if (is_loop(scope)) return figure_of_loop(row, scope, figure);

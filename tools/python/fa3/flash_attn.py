@@ -155,7 +155,7 @@ def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q
                                seqused_k=None, zero_tensors=False, num_splits=0) -> FourTensors:  # fmt: skip
     refuse_dropout(dropout_p)
     if num_splits > 1 and block_table is not None:
-        raise NotImplementedError(f"num_splits is {num_splits}, which packed lengths do not take with block_table")
+        raise NotImplementedError(f"num_splits is {num_splits}, which varlen does not take with block_table")
     with torch.no_grad():
         o, lse = attend(
             q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,

@@ -2,7 +2,7 @@
 import flash_attn_interface. `fa3.install("flash_attn_interface")` puts this module in that place.
 
 What fa3 does not compute is a NotImplementedError that names the argument: what the library refuses, FP8 with scales of
-blocks and packed lengths for example. What differs besides:
+blocks and varlen sequences for example. What differs besides:
   qv, caches in pages and by batch_idx, left padding   have no backward pass, as there; who asks for one is refused.
                                     With qv q has up to 64 columns, and v up to 512.
   num_splits, pack_gqa, sm_margin   hints for official kernels; fa3 chooses for itself, and they change nothing.

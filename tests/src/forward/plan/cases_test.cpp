@@ -57,7 +57,7 @@ TEST_CASE("the planner's cases are those of the table in src/README.md", "[plan]
       {"causal, many tiles: whole", problem_of(square(1, 16384, 16, 128), causal), 1376, 1376, {}, {}}};
   for (const auto& c : cases) {
     INFO(c.name);
-    const RowPlan& made = planned(c.problem);
+    const RowPlan& made = row_plan(c.problem);
     const std::vector<std::string> cells = cells_of(c.name);
     REQUIRE(cells.size() == 6);
     RowPlan timed;  // as fa3-bench shows it; where no row is compared a call's plan has rough times

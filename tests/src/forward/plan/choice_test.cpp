@@ -18,12 +18,12 @@ TEST_CASE("what is split, and what is not", "[plan]") {
   // One sequence, one head: as many parts as pay for being put together.
   const Shape long_keys{.batch = 1, .seqlen_q = 1, .seqlen_k = 131072, .heads = 1, .heads_kv = 1, .head_dim = 128};
   for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
-    const RowPlan& made = planned(problem_of(long_keys, mask));
+    const RowPlan& made = row_plan(problem_of(long_keys, mask));
     CHECK((made.tiles.count() == 1 && made.pieces.listed > 16));
   }
   // A wave and a half is split, whole waves and so many that the last does not matter are not.
   const auto heads = [](int64_t batch, int64_t n) {
-    return is_split(planned(
+    return is_split(row_plan(
         problem_of({.batch = batch, .seqlen_q = 256, .seqlen_k = 4096, .heads = n, .heads_kv = n, .head_dim = 64})));
   };
   CHECK(heads(1, 200));
@@ -31,18 +31,18 @@ TEST_CASE("what is split, and what is not", "[plan]") {
   CHECK_FALSE(heads(100, 133));
   // Too few keys.
   CHECK_FALSE(is_split(
-      planned(problem_of({.batch = 1, .seqlen_q = 64, .seqlen_k = 300, .heads = 1, .heads_kv = 1, .head_dim = 64}))));
+      row_plan(problem_of({.batch = 1, .seqlen_q = 64, .seqlen_k = 300, .heads = 1, .heads_kv = 1, .head_dim = 64}))));
   // Causal problems that fill the machine.
-  CHECK_FALSE(is_split(planned(problem_of(square(1, 8192, 16, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
-  CHECK(is_split(planned(problem_of(square(1, 8192, 2, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
-  CHECK_FALSE(is_split(planned(problem_of(square(1, 5618, 4, 256), FA3_MASK_CAUSAL_TOP_LEFT), 7)));
+  CHECK_FALSE(is_split(row_plan(problem_of(square(1, 8192, 16, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
+  CHECK(is_split(row_plan(problem_of(square(1, 8192, 2, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
+  CHECK_FALSE(is_split(row_plan(problem_of(square(1, 5618, 4, 256), FA3_MASK_CAUSAL_TOP_LEFT), 7)));
   // Only rows that know how.
   for (const ForwardRow& row : forward_rows) {
-    if (row.has(Trait::own_lengths)) continue;  // takes other problems
+    if (row.has(Trait::planned)) continue;  // takes other problems
     const Shape shape{.batch = 1, .seqlen_q = 64, .seqlen_k = 8192, .heads = 1, .heads_kv = 1, .head_dim = row.d,
                       .head_dim_v = row.dv};
     INFO(row.name);
-    CHECK(is_split(planned(problem_of(row, shape))) == row.has(Trait::splits));
+    CHECK(is_split(row_plan(problem_of(row, shape))) == row.has(Trait::splits));
   }
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("where the longest tiles are cut, the longest pieces come first", "[pl
   for (const int64_t heads : {2, 3, 4, 5, 6})
     for (const int64_t seqlen : {2048, 4096, 8192}) {
       const ForwardProblem problem = problem_of(square(1, seqlen, heads, 128), FA3_MASK_CAUSAL_TOP_LEFT);
-      const RowPlan& made = planned(problem);
+      const RowPlan& made = row_plan(problem);
       if (!is_split(made) || made.pieces.ticket_tiles == made.tiles.count()) continue;
       ++cut;
       int last = INT32_MAX;
@@ -68,7 +68,7 @@ TEST_CASE("long and short tiles run beside each other where they are many and ke
   // Then a section is the heads that share a K/V head, and the last tiles are listed, whole, from the longest to the
   // shortest.
   const auto mixes = [](const ForwardProblem& problem, int multiprocessors = 132) {
-    const RowPlan& made = planned(problem, multiprocessors);
+    const RowPlan& made = row_plan(problem, multiprocessors);
     const int tiles = made.tiles.count(), last = std::min(2 * multiprocessors, list_capacity);
     if (made.pieces.listed == 0 || is_split(made)) return false;
     const int groups = made.tiles.section_heads / problem.heads_per_kv();
@@ -108,19 +108,19 @@ TEST_CASE("long and short tiles run beside each other where they are many and ke
   // All of one length; rows that take no list.
   CHECK_FALSE(mixes(causal(square(512, 192, 16, 128))));
   const ForwardProblem unmasked = problem_of(square(32, 512, 16, 128));
-  CHECK_FALSE(mixes_lengths({unmasked, forward_row(planned(unmasked).row)}, 3, 132));
+  CHECK_FALSE(mixes_lengths({unmasked, forward_row(row_plan(unmasked).row)}, 3, 132));
   const int alg2 = row_named("fa3_alg2_bf16_d128_causal_128x128");
   REQUIRE(alg2 >= 0);
   const ForwardProblem named = problem_of(forward_row(alg2), square(32, 512, 16, 128));
   CHECK_FALSE(mixes(named));
-  CHECK(planned(named).tiles.section_heads == 128);  // 32 MB of K and V
+  CHECK(row_plan(named).tiles.section_heads == 128);  // 32 MB of K and V
 }
 
 TEST_CASE("sections are larger where short causal tiles wait for memory", "[plan]") {
   // Groups in a section on an H100, whose memory serves 0.7 of an H200's; measured there, 16384 tokens or more.
   const auto groups = [](const char* name, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
     const ForwardProblem problem = problem_of(square(batch, seqlen, heads, head_dim), FA3_MASK_CAUSAL_TOP_LEFT);
-    return int(planned(problem, card_named(name)).tiles.section_heads);
+    return int(row_plan(problem, card_named(name)).tiles.section_heads);
   };
   for (const int64_t seqlen : {256, 384, 512, 640}) CHECK(groups("h100", 16384 / seqlen + 1, seqlen, 8, 256) == 16);
   for (const int64_t seqlen : {768, 1024}) CHECK(groups("h100", 16384 / seqlen + 1, seqlen, 8, 256) == 1);
@@ -144,7 +144,7 @@ TEST_CASE("the fastest row is taken", "[plan]") {
     const auto has_one_tile = [](int row) { return forward_row(row).has(Trait::one_tile); };
     fits.count = int(std::remove_if(fits.rows, fits.rows + fits.count, has_one_tile) - fits.rows);
     REQUIRE(fits.count == 2);
-    const RowPlan& made = planned(problem);
+    const RowPlan& made = row_plan(problem);
     if (has_one_tile(made.row)) continue;  // below
     taken.insert(rows[made.row].name);
     RowPlan first, second;
@@ -161,7 +161,7 @@ TEST_CASE("the fastest row is taken", "[plan]") {
 
 TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
   const auto packs = [](const Shape& shape, int32_t mask) {
-    return forward_row(planned(problem_of(shape, mask)).row).packs_heads();
+    return forward_row(row_plan(problem_of(shape, mask)).row).packs_heads();
   };
   for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -191,7 +191,7 @@ TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
   for (const auto& [batch, heads_kv, seqlen_k] :
        {std::array<int64_t, 3>{1, 8, 8192}, {1, 8, 131072}, {8, 8, 8192}, {1, 1, 131072}}) {
     const RowPlan& made =
-        planned(problem_of({batch, 1, seqlen_k, 4 * heads_kv, heads_kv, 128}, FA3_MASK_CAUSAL_BOTTOM_RIGHT));
+        row_plan(problem_of({batch, 1, seqlen_k, 4 * heads_kv, heads_kv, 128}, FA3_MASK_CAUSAL_BOTTOM_RIGHT));
     INFO("batch " << batch << ", " << heads_kv << " heads, keys " << seqlen_k);
     CHECK(made.pieces.count() >= (batch * heads_kv == 1 ? 16 : 90));
   }
@@ -246,7 +246,7 @@ TEST_CASE("short sequences have a thread block for each tile", "[plan]") {
 
 TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at all", "[plan]") {
   const auto decode = [](int64_t batch, int64_t seqlen_k) -> const RowPlan& {
-    return planned(problem_of({batch, 1, seqlen_k, 32, 8, 128}));
+    return row_plan(problem_of({batch, 1, seqlen_k, 32, 8, 128}));
   };
   const auto lengths = [](const RowPlan& plan) {
     std::vector<int> blocks;
@@ -259,11 +259,11 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   for (const int blocks : lengths(even)) CHECK(blocks == 8);
   // A single tile has 32 parts, not 43, which would be shorter by one block only; but 64 if that saves four blocks, and
   // not more than a warp reads m and l of at once.
-  CHECK(planned(problem_of({1, 1, 8192, 32, 1, 128})).pieces.entries() == 32);
+  CHECK(row_plan(problem_of({1, 1, 8192, 32, 1, 128})).pieces.entries() == 32);
   for (const int64_t seqlen_k : {16384, 32768})
-    CHECK(planned(problem_of({1, 1, seqlen_k, 32, 1, 128})).pieces.entries() == 64);
+    CHECK(row_plan(problem_of({1, 1, seqlen_k, 32, 1, 128})).pieces.entries() == 64);
   // Of the most keys as many as have their blocks from memory as fast as two warpgroups take them.
-  CHECK(planned(problem_of({1, 1, 131072, 32, 1, 128})).pieces.entries() == 59);
+  CHECK(row_plan(problem_of({1, 1, 131072, 32, 1, 128})).pieces.entries() == 59);
   // So are long ones, if that leaves few multiprocessors without any.
   for (const auto& [batch, seqlen_k, parts] :
        {std::array<int64_t, 3>{1, 131072, 16}, {1, 262144, 16}, {2, 65536, 8}, {8, 32768, 2}}) {
@@ -300,7 +300,7 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
     CHECK_FALSE(is_split(decode(batch, seqlen_k)));
   // Tiles of more rows than there are would wait for the same memory.
   for (const int64_t heads : {8, 16, 64, 128, 512, 1024}) {
-    const ForwardRow& row = forward_row(planned(problem_of({1, 1, 8192, heads, 8, 128})).row);
+    const ForwardRow& row = forward_row(row_plan(problem_of({1, 1, 8192, heads, 8, 128})).row);
     CHECK((row.packs_heads() && row.Br == (heads <= 512 ? 64 : 128)));
   }
 }
@@ -330,7 +330,7 @@ TEST_CASE("with packed heads as many parts as long are predicted to take as long
 
 TEST_CASE("two warpgroups take turns at the keys of whole tiles, if there are enough", "[plan]") {
   const auto takes_turns = [](int64_t batch, int64_t seqlen_k, int64_t head_dim) {
-    const RowPlan& made = planned(problem_of({batch, 1, seqlen_k, 32, 8, head_dim}));
+    const RowPlan& made = row_plan(problem_of({batch, 1, seqlen_k, 32, 8, head_dim}));
     CHECK(forward_row(made.row).packs_heads());
     return forward_row(made.row).has(Trait::shares_keys);
   };
@@ -355,7 +355,7 @@ TEST_CASE("the paper's grid stays with the larger tiles", "[plan]") {
       for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
         const ForwardProblem problem = problem_of(square(16384 / seqlen, seqlen, 2048 / head_dim, head_dim), mask);
         INFO(head_dim << " " << seqlen << " " << mask);
-        CHECK(planned(problem).row == fit_of(problem).rows[0]);
+        CHECK(row_plan(problem).row == fit_of(problem).rows[0]);
       }
 }
 
@@ -373,7 +373,7 @@ TEST_CASE("short sequences run on the tiles that were measured to be faster", "[
         const int Br = head_dim == 64 ? (mask ? c.d64_causal : c.d64_full) : mask ? c.d128_causal : c.d128_full;
         INFO(c.batch << " sequences of " << c.seqlen << ", head_dim " << head_dim << ", mask " << mask);
         const ForwardProblem problem = problem_of(square(c.batch, c.seqlen, head_dim == 64 ? 12 : 16, head_dim), mask);
-        CHECK(forward_row(planned(problem).row).Br == Br);
+        CHECK(forward_row(row_plan(problem).row).Br == Br);
       }
 }
 

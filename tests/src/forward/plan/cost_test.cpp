@@ -319,7 +319,7 @@ TEST_CASE("blocks take at least as long as memory", "[cost]") {
   for (const int64_t batch : {64, 1}) {
     const Shape shape{.batch = batch, .seqlen_q = 1, .seqlen_k = 8192, .heads = 32, .heads_kv = 8, .head_dim = 128};
     const double bytes = double(batch) * 8192 * 8 * 128 * 2 * 2, us = bytes / (batch == 1 ? 6000e3 : 4500e3);
-    const RowPlan& made = planned(problem_of(shape));
+    const RowPlan& made = row_plan(problem_of(shape));
     INFO("batch " << batch);
     CHECK((made.predicted_us > us + 4 && made.predicted_us < 1.05 * us + 12));
   }
@@ -339,15 +339,15 @@ TEST_CASE("what cards serve and compute", "[cost]") {
     INFO(expected.name);
     const Card& card = card_named(expected.name);
     CHECK(card.multiprocessors == expected.multiprocessors);
-    CHECK(double(rates_of(card, 1e12, false).of_all) == Catch::Approx(expected.terabytes * 937.5).epsilon(0.005));
-    CHECK(rates_of(card, double(expected.megabytes << 20), false).of_all > rates_of(card, 1e12, false).of_all);
-    CHECK(rates_of(card, double((expected.megabytes + 1) << 20), false).of_all == rates_of(card, 1e12, false).of_all);
+    CHECK(double(rates_of(card, 1e12, false).for_all) == Catch::Approx(expected.terabytes * 937.5).epsilon(0.005));
+    CHECK(rates_of(card, double(expected.megabytes << 20), false).for_all > rates_of(card, 1e12, false).for_all);
+    CHECK(rates_of(card, double((expected.megabytes + 1) << 20), false).for_all == rates_of(card, 1e12, false).for_all);
   }
   // Nothing is known of a card whose driver says nothing: it is taken for an H200.
   for (const double bytes : {1e6, 1e12}) {
     const MemoryRates unknown = rates_of(card_of_device(132, 0, 0, 0), bytes, false);
     const MemoryRates assumed = rates_of(assumed_card(132), bytes, false);
-    CHECK((unknown.of_all == assumed.of_all && unknown.of_one == assumed.of_one));
+    CHECK((unknown.for_all == assumed.for_all && unknown.for_one == assumed.for_one));
   }
   // Blocks take longer at a lower clock; on an H20 their products take four times the clocks.
   const int n = row_named("fa3_fwd_bf16_d128_full_192x64");

@@ -16,7 +16,7 @@ TEST_CASE("no more room is taken than for two parts for each multiprocessor", "[
   const ForwardProblem many_heads =
       problem_of({.batch = 2, .seqlen_q = 1514, .seqlen_k = 3913, .heads = 10, .heads_kv = 10, .head_dim = 64},
                  FA3_MASK_CAUSAL_BOTTOM_RIGHT);
-  check(many_heads, planned(many_heads, 78), 78);
+  check(many_heads, row_plan(many_heads, 78), 78);
 }
 
 TEST_CASE("the blocks of very long keys are counted in grains", "[plan]") {
@@ -64,8 +64,8 @@ TEST_CASE("the largest problems are planned without overflow", "[plan]") {
           check(problem, made, 132);
         }
         if (seqlen_q == 8 && heads == 1 && mask != FA3_MASK_CAUSAL_TOP_LEFT) {
-          CHECK(planned(problem).pieces.grain > 1);
-          CHECK(is_split(planned(problem)));
+          CHECK(row_plan(problem).pieces.grain > 1);
+          CHECK(is_split(row_plan(problem)));
         }
       }
     }
@@ -80,7 +80,7 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
   int split = 0, coarse = 0, most_of_all = 0;
   std::vector<int> splitting;  // rows
   for (int i = 0; i < int(forward_rows.size()); ++i)
-    if (forward_row(i).has(Trait::splits) && !forward_row(i).has(Trait::own_lengths)) splitting.push_back(i);
+    if (forward_row(i).has(Trait::splits) && !forward_row(i).has(Trait::planned)) splitting.push_back(i);
   for (int n = 0; n < 30000; ++n) {
     const int i = splitting[random() % splitting.size()];
     const ForwardRow& row = forward_row(i);

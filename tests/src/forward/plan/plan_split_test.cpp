@@ -1,4 +1,4 @@
-// Which tiles the planner for packed lengths (ptx/plan/plan_lengths.h) splits, and what that is predicted to gain.
+// Which tiles the planner for varlen sequences (ptx/plan/plan_forward.h) splits, and what that is predicted to gain.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <functional>
@@ -62,14 +62,14 @@ Mixture any_mixture(std::mt19937& random) {
 
 // How long it takes if tiles are cut into parts of a unit, and pieces are taken from the longest to the shortest.
 // Lengths are in 64ths of a block. 0: parts would be too many.
-double time_with(const PlanLengthsParams& p, const std::vector<int64_t>& lengths, int64_t unit) {
+double time_with(const PlanForwardParams& p, const std::vector<int64_t>& lengths, int64_t unit) {
   int64_t slots = 0, pieces = 0, most = 1;
   for (const int64_t length : lengths) {
     const int64_t parts = divide_up(length, unit);
     pieces += parts, slots += parts > 1 ? parts : 0, most = std::max(most, parts);
   }
   if (slots > p.most_slots || most > p.most_parts) return 0;
-  const Costs costs = costs_of(p, of_all_heads(p, pieces));
+  const Costs costs = costs_of(p, times_heads(p, pieces));
   std::vector<int64_t> times;
   for (const int64_t length : lengths) {
     const int64_t parts = divide_up(length, unit);
@@ -84,13 +84,13 @@ double time_with(const PlanLengthsParams& p, const std::vector<int64_t>& lengths
 }
 std::vector<int64_t> lengths_of_tiles(const PlannedLengths& made) {
   std::vector<int64_t> lengths;
-  for (const Planned& entry : made.entries)
+  for (const PlannedPiece& entry : made.entries)
     if (entry.part == 0) lengths.push_back(int64_t{made.tile(entry).count()} * made.tile(entry).weight);
   return lengths;
 }
 
 // How long the host's plan for one length takes, by the same costs.
-double simulated_time(const ForwardProblem& problem, const RowPlan& plan, const PlanLengthsParams& p) {
+double simulated_time(const ForwardProblem& problem, const RowPlan& plan, const PlanForwardParams& p) {
   const ForwardRow& row = forward_row(plan.row);
   const Costs costs = costs_of(p, plan.pieces.count());
   const int64_t all_rows = problem.seqlen_q * rows_of_query(problem, row);
@@ -116,7 +116,7 @@ double simulated_time(const ForwardProblem& problem, const RowPlan& plan, const 
 
 // The shortest time of all units.
 double best_time(const PlannedLengths& made) {
-  const PlanLengthsParams& p = made.params;
+  const PlanForwardParams& p = made.params;
   const std::vector<int64_t> lengths = lengths_of_tiles(made);
   const int64_t longest = lengths.empty() ? 64 : *std::max_element(lengths.begin(), lengths.end());
   const double whole = time_with(p, lengths, longest);
@@ -132,7 +132,7 @@ double best_time(const PlannedLengths& made) {
 // The shortest time if a set is split as a call of one length is where tiles are few (split.cpp): all into parts of one
 // length, up to two pieces for each multiprocessor, with packed heads one; or not at all.
 double time_by_host(const PlannedLengths& made) {
-  const PlanLengthsParams& p = made.params;
+  const PlanForwardParams& p = made.params;
   const std::vector<int64_t> lengths = lengths_of_tiles(made);
   if (lengths.empty()) return simulated_time(made);
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
@@ -161,7 +161,7 @@ TEST_CASE("a long sequence among short ones is split into pieces that balance", 
   check(made);
   CHECK(made.counts.slots >= 10);
   const int64_t all = 8 * (63 * 16 + 2048);  // blocks of 64 keys
-  for (const Planned& entry : made.entries) CHECK(made.length(entry) <= all / 132 * 5 / 4);
+  for (const PlannedPiece& entry : made.entries) CHECK(made.length(entry) <= all / 132 * 5 / 4);
   CHECK(made.times.planned < made.times.whole / 4);
   const double time = simulated_time(made);
   CHECK((made.times.planned > time * 0.9 && made.times.planned < time * 1.1));
@@ -196,12 +196,12 @@ TEST_CASE("equal lengths take hardly longer than as the planner for them splits"
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
       for (const int multiprocessors : {78, 114, 132}) {
         ForwardProblem problem = problem_of(shape, mask);
-        const RowPlan plan = planned(problem, multiprocessors);
+        const RowPlan plan = row_plan(problem, multiprocessors);
         problem.lengths.batch = int32_t(shape.batch);
         problem.lengths.max_q = int32_t(shape.seqlen_q), problem.lengths.max_k = int32_t(shape.seqlen_k);
         problem.total_q = problem.total_k = -1, problem.window = mask == FA3_MASK_NONE ? no_window : causal_window;
-        PlanLengthsParams params;
-        REQUIRE(plan_lengths_params({problem, forward_row(plan.row)}, multiprocessors, params));
+        PlanForwardParams params;
+        REQUIRE(plan_forward_params({problem, forward_row(plan.row)}, multiprocessors, params));
         const PlannedLengths made(params);
         const bool is_split_here = made.counts.slots > 0;
         INFO(shape.batch << " x " << shape.seqlen_q << " x " << shape.seqlen_k << ", heads " << shape.heads << ", d "
@@ -262,7 +262,7 @@ static void check_repeats(const PackedCall& call) {
   const PlannedLengths made(call.params), again(call.params, InTurn(), 0x7f);
   CHECK((made.counts.entries == again.counts.entries && made.counts.slots == again.counts.slots));
   CHECK((made.times.planned == again.times.planned && made.times.whole == again.times.whole));
-  const size_t bytes = std::min(made.entries.size(), again.entries.size()) * sizeof(Planned);
+  const size_t bytes = std::min(made.entries.size(), again.entries.size()) * sizeof(PlannedPiece);
   CHECK(std::memcmp(made.entries.data(), again.entries.data(), bytes) == 0);
 }
 
@@ -304,7 +304,7 @@ TEST_CASE("the last of many equal tiles are split where they would fill few mult
   check(made);
   CHECK((made.tail_entries >= 4 && made.tail_entries == made.counts.slots));
   for (size_t n = 0; n < made.entries.size(); ++n) {
-    const Planned& entry = made.entries[n];
+    const PlannedPiece& entry = made.entries[n];
     CHECK((entry.parts > 1) == (n >= made.entries.size() - size_t(made.tail_entries)));
     if (entry.parts > 1) CHECK(std::abs(made.length(entry) * entry.parts - made.tile(entry).count()) < entry.parts);
   }

@@ -72,9 +72,12 @@ TEST_CASE("with packed heads also rows that see no key are in tiles", "[plan]") 
 
 TEST_CASE("heads that share the L2 cache are as many in every section", "[plan]") {
   const auto section = [](int64_t heads, int64_t heads_kv, int32_t mask) {
-    return int(planned(problem_of({.batch = 1, .seqlen_q = 8192, .seqlen_k = 8192, .heads = heads, .heads_kv = heads_kv,
-                                   .head_dim = 128},
-                                  mask)).tiles.section_heads);  // K and V of a head: 4 MB of 32
+    return int(
+        row_plan(
+            problem_of(
+                {.batch = 1, .seqlen_q = 8192, .seqlen_k = 8192, .heads = heads, .heads_kv = heads_kv, .head_dim = 128},
+                mask))
+            .tiles.section_heads);  // K and V of a head: 4 MB of 32
   };
   CHECK(section(32, 32, FA3_MASK_CAUSAL_TOP_LEFT) == 8);
   CHECK(section(9, 9, FA3_MASK_CAUSAL_TOP_LEFT) == 9);  // not 8 and 1
@@ -87,9 +90,9 @@ TEST_CASE("heads that share the L2 cache are as many in every section", "[plan]"
   Shape shape = square(1, 8192, 30, 128);
   const int e4m3 = row_named("fa3_fwd_e4m3_d128_causal_192x96");
   REQUIRE(e4m3 >= 0);
-  CHECK(planned(problem_of(forward_row(e4m3), shape)).tiles.section_heads == 15);
+  CHECK(row_plan(problem_of(forward_row(e4m3), shape)).tiles.section_heads == 15);
   shape.head_dim_v = 64;
-  CHECK(planned(problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT)).tiles.section_heads == 10);
+  CHECK(row_plan(problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT)).tiles.section_heads == 10);
 }
 
 TEST_CASE("a problem without keys is a pass, one without rows nothing", "[plan]") {

@@ -53,7 +53,7 @@ const Card& card_named(const std::string& name) {
   return known->card;
 }
 
-const RowPlan& planned(const ForwardProblem& problem, const Card& card) {
+const RowPlan& row_plan(const ForwardProblem& problem, const Card& card) {
   return plan(problem, fit_of(problem), card).forward;
 }
 

@@ -18,14 +18,14 @@ Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim);
 ForwardProblem huge(const Shape& shape, int32_t mask = FA3_MASK_NONE);
 Fit fit_of(const ForwardProblem& problem);
 const Card& card_named(const std::string& name);  // of those that are known
-const RowPlan& planned(const ForwardProblem& problem, const Card& card);
+const RowPlan& row_plan(const ForwardProblem& problem, const Card& card);
 // On the row with this number.
 inline void plan_row(const ForwardProblem& problem, int row, const Card& card, RowPlan& plan,
                      double limit_us = no_limit_us, bool roughly = false) {
   fa3::plan_row({{problem, forward_row(row)}, card}, plan, limit_us, roughly);
 }
-inline const RowPlan& planned(const ForwardProblem& problem, int multiprocessors = 132) {
-  return planned(problem, assumed_card(multiprocessors));
+inline const RowPlan& row_plan(const ForwardProblem& problem, int multiprocessors = 132) {
+  return row_plan(problem, assumed_card(multiprocessors));
 }
 inline bool is_split(const RowPlan& plan) { return plan.slots > 0; }
 

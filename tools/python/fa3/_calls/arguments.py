@@ -53,7 +53,7 @@ class Masked(TypedDict, Generic[Array], total=False):
     seqused_k: Optional[Array]
 
 
-class Served(Masked[Array], Generic[Array], total=False):
+class Planned(Masked[Array], Generic[Array], total=False):
     """And caches: what `attention` takes, and `forward` with more."""
 
     leftpad_k: Optional[Array]
@@ -64,12 +64,12 @@ class Served(Masked[Array], Generic[Array], total=False):
     qv: Optional[Array]
 
 
-class Attention(Served[Array], Generic[Array], total=False):
+class Attention(Planned[Array], Generic[Array], total=False):
     deterministic: bool
     centered_k: bool
 
 
-class Forward(Served[Array], Generic[Array], total=False):
+class Forward(Planned[Array], Generic[Array], total=False):
     q_scale: Optional[Array]
     k_scale: Optional[Array]
     v_scale: Optional[Array]

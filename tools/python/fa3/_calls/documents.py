@@ -1,4 +1,4 @@
-"""From the numbers of documents to the arguments of packed lengths."""
+"""From the numbers of documents to the arguments of varlen sequences."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def check_ranks(q, k, v, tensors):
 
 
 def features(mask, flags, window, maxima, softcap=0.0, **tensors):
-    """The names of what makes a call served by kernels of its own, as the header has it; of maxima any."""
+    """The names of what makes a call planned by kernels of its own, as the header has it; of maxima any."""
     found = [name for name in tensors if name not in SCALES]
     found += [name for name, x in zip(MAXIMA, maxima) if x is not None]
     found += [name for name in ("window", "chunk") if mask == _abi.MASKS[name]]

@@ -52,7 +52,7 @@ def attention(q: Any, k: Any, v: Any, *, return_lse: bool = False, **given: Any)
     slower, and more with few heads (also if torch.use_deterministic_algorithms is set). centered_k: the gradient of q
     is more exact where channels of k have means, as those of trained models do, and the backward pass slower; it is
     refused with sinks, softcap and alibi_slopes, and with a gradient of lse. Under autocast q, k and v are cast to its
-    dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages, from window to
+    dtype. planned: `forward`'s arguments for windows, chunks, sinks, varlen sequences, caches and pages, from window to
     batch_invariant, softcap, alibi_slopes and qv. Sinks may have a gradient, too, alibi_slopes have none. With
     page_table, leftpad_k, cache_batch_idx, qv and head dimensions above 256 there is no backward pass, so where a
     tensor needs a gradient they are a NotImplementedError that names them.

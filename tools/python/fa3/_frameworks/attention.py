@@ -70,51 +70,51 @@ def _backward_of_dense(ctx, dout, dlse):
 
 dense = differentiable(forward_op, _keep_for_backward, _backward_of_dense)
 
-_SERVED = (
+_PLANNED = (
     "Tensor q, Tensor k, Tensor v, int mask, float softmax_scale, int flags, ScalarType? out_dtype, str? kernel_name, "
     "SymInt window_left, SymInt window_right, SymInt? max_seqlen_q, SymInt? max_seqlen_k, "
     "float softcap, "
 ) + ", ".join(f"Tensor? {name}=None" for name in _forward.ALL_TENSORS)
 
 
-def _run_served(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
-                max_seqlen_k, softcap, *tensors, out=None):  # fmt: skip
+def _run_planned(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
+                 max_seqlen_k, softcap, *tensors, out=None):  # fmt: skip
     numbers = {"window": (window_left, window_right), "maxima": (max_seqlen_q, max_seqlen_k), "softcap": softcap}
     how = (mask, softmax_scale, flags, out_dtype, kernel_name)
     return _forward.forward(q, k, v, *how, **numbers, **_given(_forward.ALL_TENSORS, tensors), out=out)
 
 
-@torch.library.custom_op("fa3::forward_served", mutates_args=(), schema=f"({_SERVED}) -> (Tensor, Tensor)")
-def forward_served_op(*inputs):
-    return _run_served(*inputs)
+@torch.library.custom_op("fa3::forward_planned", mutates_args=(), schema=f"({_PLANNED}) -> (Tensor, Tensor)")
+def forward_planned_op(*inputs):
+    return _run_planned(*inputs)
 
 
-@forward_served_op.register_fake
-def _fake_served(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
-                 max_seqlen_k, softcap, *tensors):  # fmt: skip
+@forward_planned_op.register_fake
+def _fake_planned(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
+                  max_seqlen_k, softcap, *tensors):  # fmt: skip
     packed = "cu_seqlens_q" in _given(_forward.ALL_TENSORS, tensors)
     o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype, packed)
     return empty(q, o_dims, dtype), empty(q, lse_dims, "float32")
 
 
-@torch.library.custom_op("fa3::forward_out", mutates_args=("out",), schema=f"(Tensor(a!) out, {_SERVED}) -> Tensor")
+@torch.library.custom_op("fa3::forward_out", mutates_args=("out",), schema=f"(Tensor(a!) out, {_PLANNED}) -> Tensor")
 def forward_out_op(out, *inputs):
     """lse of a call of any kind, which writes o to `out`."""
-    return _run_served(*inputs, out=out)[1]
+    return _run_planned(*inputs, out=out)[1]
 
 
 @forward_out_op.register_fake
 def _(out, *inputs):
-    return _fake_served(*inputs)[1]
+    return _fake_planned(*inputs)[1]
 
 
-_SOFTCAP = 12  # among forward_served's inputs
+_SOFTCAP = 12  # among forward_planned's inputs
 _FIRST_TENSOR = _SOFTCAP + 1
 _SINKS = _FIRST_TENSOR + _forward.ALL_TENSORS.index("sinks")
 _SLOPES = _FIRST_TENSOR + _forward.ALL_TENSORS.index("alibi_slopes")
 
 
-def _keep_served_for_backward(ctx, inputs, output):
+def _keep_planned_for_backward(ctx, inputs, output):
     tensors = _given(_forward.ALL_TENSORS, inputs[_FIRST_TENSOR:])
     ctx.save_for_backward(*inputs[:3], *output, *(tensors.get(name) for name in _backward.TENSORS))
     ctx.how, ctx.numbers, ctx.inputs = inputs[3:6], inputs[8:_FIRST_TENSOR], len(inputs)
@@ -122,7 +122,7 @@ def _keep_served_for_backward(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _backward_of_served(ctx, dout, dlse):
+def _backward_of_planned(ctx, dout, dlse):
     if ctx.without_gradients:
         names = " and ".join(ctx.without_gradients)
         raise NotImplementedError(f"fa3.forward with {names} has no derivative: no gradient flows through it")
@@ -144,7 +144,7 @@ def _backward_of_served(ctx, dout, dlse):
     return tuple(gradients)
 
 
-served = differentiable(forward_served_op, _keep_served_for_backward, _backward_of_served)
+planned = differentiable(forward_planned_op, _keep_planned_for_backward, _backward_of_planned)
 
 
 # ---- backward ----
@@ -180,7 +180,7 @@ def _(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None,
 
 
 @torch.library.custom_op(
-    "fa3::backward_served",
+    "fa3::backward_planned",
     mutates_args=(),
     schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? dlse, int mask, "
     "float softmax_scale, int flags, str? kernel_name, SymInt window_left, SymInt window_right, SymInt? max_seqlen_q, "
@@ -188,14 +188,14 @@ def _(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None,
     + ", ".join(f"Tensor? {name}=None" for name in _backward.ALL_TENSORS)
     + ") -> Tensor[]",
 )
-def backward_served_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name, window_left, window_right,
-                       max_seqlen_q, max_seqlen_k, softcap, with_dsinks, *tensors):  # fmt: skip
+def backward_planned_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name, window_left, window_right,
+                        max_seqlen_q, max_seqlen_k, softcap, with_dsinks, *tensors):  # fmt: skip
     how = (mask, softmax_scale, flags, kernel_name, (window_left, window_right), (max_seqlen_q, max_seqlen_k), softcap)
     named = _given(_backward.ALL_TENSORS, tensors)
     return list(_backward.backward(readable(dout), q, k, v, o, lse, dlse, *how, with_dsinks, **named))
 
 
-@backward_served_op.register_fake
+@backward_planned_op.register_fake
 def _(dout, q, k, v, *how_and_tensors):
     with_dsinks, sinks = how_and_tensors[12:14] if len(how_and_tensors) > 13 else (False, None)
     return _empty_gradients(dout, q, k, v) + ([torch.empty_like(sinks)] if with_dsinks else [])
@@ -227,7 +227,7 @@ def _(dq, dk, dv, dout, q, k, v, *how_and_tensors):
 
 
 _backward_op = differentiable(backward_op, remember_nothing, no_derivative("backward"))
-_backward_served_op = differentiable(backward_served_op, remember_nothing, no_derivative("backward"))
+_backward_planned_op = differentiable(backward_planned_op, remember_nothing, no_derivative("backward"))
 
 
 def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel=None, window=(0, 0), maxima=(None, None),
@@ -241,5 +241,5 @@ def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel=Non
     if not _forward.features(mask, flags, window, maxima, softcap, **tensors):
         return _backward_op(*inputs, *(tensors.get(name) for name in _backward.SCALES if tensors)), None
     how = (*window, *maxima, softcap, with_dsinks, *(tensors.get(name) for name in _backward.ALL_TENSORS))
-    *gradients, dsinks = (*_backward_served_op(*inputs, *how), *(() if with_dsinks else (None,)))
+    *gradients, dsinks = (*_backward_planned_op(*inputs, *how), *(() if with_dsinks else (None,)))
     return tuple(gradients), dsinks

@@ -1,5 +1,5 @@
 """fa3's functions where tensors are torch's: custom ops, with what autograd and torch.compile need to know of them:
-fa3::forward, fa3::forward_served, fa3::forward_out, fa3::backward, fa3::backward_served, fa3::backward_out,
+fa3::forward, fa3::forward_planned, fa3::forward_out, fa3::backward, fa3::backward_planned, fa3::backward_out,
 fa3::quantize, fa3::append, fa3::combine and fa3::combine_out. Importing this file registers them."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import torch
 from .. import _abi, _arrays
 from .._calls import forward as _forward
 from . import repeated
-from .attention import backward, dense, empty, forward_out_op, readable, served
+from .attention import backward, dense, empty, forward_out_op, readable, planned
 from .derivatives import differentiable, is_differentiated, no_derivative, refuse_gradients, remember_nothing
 from .fp8 import Fp8, quantize
 
@@ -127,7 +127,7 @@ def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, wi
         repeated.written(out)
         return o, lse
     inputs = (q, k, v, *how, *window, *maxima, softcap, *(tensors.get(name) for name in _forward.ALL_TENSORS))
-    return served(*inputs) if out is None else (out, forward_out_op(out, *inputs))
+    return planned(*inputs) if out is None else (out, forward_out_op(out, *inputs))
 
 
 def schedule(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
