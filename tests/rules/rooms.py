@@ -2,7 +2,6 @@
 import posixpath
 import re
 
-import exceptions
 from tree import FOLDERS, occurrences
 
 # The ground of src, and all that a function's folder stands on: no function knows another one.
@@ -74,15 +73,12 @@ FILES = 25
 
 def folders_are_small(tree):
     """At most FILES files in each, those of folders within it not counted."""
-    found, numbers = [], {}
+    numbers = {}
     for path in tree:
         folder = posixpath.dirname(path)
         numbers[folder] = numbers.get(folder, 0) + 1
-    for folder, number in numbers.items():
-        most = exceptions.FILES.get(folder, FILES)
-        if number > most:
-            found.append(f"{folder}: {number} files, of {most} at most: make folders in it, by what the files do")
-    return found + exceptions.mended("FILES", numbers, FILES)
+    return [f"{folder}: {number} files, of {FILES} at most: make folders in it, by what the files do"
+            for folder, number in numbers.items() if number > FILES]
 
 
 def is_within(path, rooms):
