@@ -104,7 +104,7 @@ struct ScaleTensor {
   int32_t reserved;  // keeps the struct's size a multiple of 8 bytes
 };
 
-// What kernels with scales take (fa3.h says what it means). With own lengths batch entries of scales and of v_mean are
+// What kernels with scales take (fa3.h says what it means). In planned rows batch entries of scales and of v_mean are
 // sequences (PlannedPiece::sequence_number), and lse_offset lies as LSE does.
 struct Scales {
   ScaleTensor q, k, v;
@@ -155,7 +155,7 @@ template <class Block>
 struct Without {};
 template <ForwardBlocks taken>
 struct ForwardParamsWith
-    : std::conditional_t<taken.entries, PlannedForwardParams,
+    : std::conditional_t<taken.planned, PlannedForwardParams,
                          std::conditional_t<taken.list, ListedForwardParams, ForwardParams>>,
       std::conditional_t<taken.scales, ScaleBlock, Without<ScaleBlock>>,
       std::conditional_t<taken.transforms, TransformBlock, Without<TransformBlock>>,
@@ -167,7 +167,7 @@ struct ForwardLayout {
   size_t scales, transforms, qv, latent_scales, bytes;
 
   constexpr explicit ForwardLayout(ForwardBlocks taken) {
-    size_t end = taken.entries ? PlannedForwardParams::end
+    size_t end = taken.planned ? PlannedForwardParams::end
                  : taken.list  ? sizeof(ListedForwardParams)
                                : sizeof(ForwardParams);
     const auto align = [&end](size_t alignment) { return end = (end + alignment - 1) / alignment * alignment; };

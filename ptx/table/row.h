@@ -170,7 +170,7 @@ struct ForwardRow : TiledRow {
     return !keeps_latent() ? 2 : splits_latent() ? latent_scales() : 2 * consumers() * latent_scales();
   }
   constexpr int few_p_bytes() const { return few_p_buffers() * most_rows() * stage_keys() * element_bytes(); }
-  // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
+  // In planned rows RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::planned) && !packs_heads() ? 1024 : 0; }
   // With VLayout::latent: the scales of each stage's rows (LandedLatent in tile/smem.cuh).
   constexpr int latent_scale_bytes() const { return stages * stage_keys() * latent_scales() * 4; }
@@ -203,7 +203,7 @@ struct ForwardRow : TiledRow {
            (!stores_fp32() || (!is_8bit() && has(Trait::planned))) &&
            (!has(Trait::shares_keys) ||
             (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
-           // The paper's own algorithms take neither a bound on the left nor own lengths.
+           // The paper's own algorithms take neither a bound on the left nor planned lengths.
            (has(Trait::splits) || !has(Trait::planned)) && (!bounded_left() || has(Trait::planned)) &&
            (!has(Trait::planned) || slab_bytes() == 128) &&
            (!transforms_scores() || (has(Trait::planned) && !block_scales())) &&

@@ -42,7 +42,7 @@ struct TiledRow {
   constexpr int element_bytes() const { return is_8bit() ? 1 : 2; }
 
   // Rows of Q, K, V and O lie in shared memory as slabs of so many bytes and columns; the last slab of a row may hold
-  // fewer columns. With own lengths boxes of one row begin at multiples of 128 bytes, as TMA wants them.
+  // fewer columns. In planned rows boxes of one row begin at multiples of 128 bytes, as TMA wants them.
   constexpr int slab_bytes() const {
     const bool is_small = d * element_bytes() <= 64 && dv * element_bytes() <= 64;
     return has(Trait::narrow_slabs) || (is_small && !has(Trait::planned)) ? 64 : 128;

@@ -247,7 +247,7 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
 }
 
 // Has each piece a thread block of its own, so that none is claimed? Only kernels for packed heads make use of that:
-// their calls are short, so tickets are cleared beside the loads. With own lengths it is known when the first Q has
+// their calls are short, so tickets are cleared beside the loads. In planned rows it is known when the first Q has
 // come, or the first piece.
 FA3_DEVICE bool pieces_fit_grid(const Params& p, const Smem& smem) {
   if constexpr (planned) return config.packs_heads() && smem.pieces.fit_grid[0];

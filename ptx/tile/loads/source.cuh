@@ -59,7 +59,7 @@ FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params&
   ptx::cp_async_mbarrier_arrive_noinc(ptx::shared_address(&full));
 }
 
-// The scales of the RowBlock's Q, and of what it meets. batch: of scales; with own lengths these have no blocks.
+// The scales of the RowBlock's Q, and of what it meets. batch: of scales; in planned rows these have no blocks.
 FA3_DEVICE void load_scales(RowBlock& block, const Params& p, int batch) {
   const int head_kv = config.packs_heads() ? block.head : block.head / p.heads_per_kv;
   const int row = planned ? 0 : min(max(block.row, 0), visible(p, block).seqlen_q - 1);
