@@ -308,7 +308,7 @@ FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, 
 FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes,
                                fa3_stream stream);
 
-/* Bytes of a schedule for these parameters, asked as fa3_forward_workspace_size is; 0 if the call plans no lengths. */
+/* Bytes of a schedule for these parameters: as fa3_forward_workspace_size, but 0 if the call plans no lengths. */
 FA3_API fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 /* Enqueues on `stream` the pass that plans these parameters' lengths, and returns. Without a schedule, each fa3_forward
  * plans. `schedule` is device memory of at least the size above, aligned to 16 bytes, not initialised; where the size
@@ -437,8 +437,8 @@ FA3_API fa3_status fa3_backward(const fa3_backward_params* params, void* workspa
                                 fa3_stream stream);
 
 /* The gradients on the CPU: float64 arithmetic on the given inputs, each gradient rounded once. All pointers are host
- * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB during the call, and a call that plans lengths also
- * needs 16 bytes for each sequence. Gradients have the same bits whatever the number of threads and the machine.
+ * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB during the call, and a call that plans lengths 16
+ * more bytes for each sequence. Gradients have the same bits whatever the number of threads and the machine.
  * It takes more than the device: q, k and v of fp32 (with any head dimensions from 1 to 256), o, dout, dq, dk and dv
  * each of any of the three dtypes (also beside e4m3), any stride of head_dim, negative strides, data that is aligned
  * only to its elements. FA3_FLAG_CENTERED_K changes nothing here. */
