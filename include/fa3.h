@@ -43,7 +43,7 @@
  * - Outputs: strides are > 0 and nest. That is, in order of size, each is larger than the span of the smaller ones, the
  *   sum of their (dim - 1) * stride. The strides of every slice, transposition and padding of a packed tensor nest.
  *   Other strides are refused, even where no two elements share an address.
- * - Outputs and the workspace overlap neither each other nor anything that the call reads. The library knows two of
+ * - Outputs and the workspace overlap neither each other nor anything that the call reads. The library takes two of
  *   them to be apart if their ranges of addresses are apart, or if they interleave with a common stride, as slices of
  *   one buffer do. All else is refused. Tensors that a call only reads may share memory.
  */
@@ -209,8 +209,8 @@ typedef struct fa3_forward_params {
  *   FA3_FLAG_BATCH_INVARIANT, FA3_FLAG_CENTERED_K. The device then makes the plan, and the call has kernels of its own.
  * - Whatever numbers lie in device memory, nothing outside of the tensors is read or written. If a sequence is longer
  *   than its maximum, only its first rows are taken; if it reaches out of its tensor, only the rows inside. A negative
- *   length is 0. A page or cache entry that does not exist is not read. Results of such a sequence mean nothing. Other
- *   sequences keep theirs, unless it claims their rows of o, or all together claim more rows than q has.
+ *   length is 0. A page or cache entry that does not exist is not read. Results of a sequence with such numbers mean
+ *   nothing. Other sequences keep theirs, unless it claims their rows of o, or all together claim more rows than q has.
  * - Pages have any size and lie in any order. Sequences may share pages and cache entries. Table entries are not read
  *   if they stand behind a sequence's keys, or if their page ends 128 keys or more before the first key that a query of
  *   the sequence sees. Whatever lies in keys, rows of pages and table entries that a sequence does not use, even NaN,
