@@ -36,16 +36,16 @@
  * - Tensors hold device pointers of the current context's device; those of fa3_reference_... functions hold host
  *   pointers. Each dim times its stride stays below 2^40 bytes, and tensors stay within the address space. A tensor may
  *   have more than 2^31 elements; one without elements may have data NULL.
- * - Tensors of 8 and 16 bits, o, dq, dk and dv of fp32, and others whose fields say so have rows: the last stride is 1,
- *   as TMA loads whole rows, the others are multiples of 16 bytes and >= 0; data is aligned to 16 bytes. So slices of a
- *   packed QKV, padded rows, any order of the outer dims and broadcasts over them (stride 0) need no copy.
+ * - These tensors have rows: those of 8 and 16 bits, o, dq, dk and dv of fp32, and those whose fields say so. There the
+ *   last stride is 1, as TMA loads whole rows; the others are multiples of 16 bytes and >= 0; data is aligned to 16
+ *   bytes. So slices of a packed QKV, padded rows, any order of the outer dims and broadcasts (stride 0) need no copy.
  * - Other tensors: fp32 ones have any strides >= 0, int32 and int64 ones are contiguous; data is aligned to an element.
  * - Outputs: strides are > 0 and nest. That is, in order of size, each is larger than the span of the smaller ones, the
- *   sum of their (dim - 1) * stride. Those of every slice, transposition and padding of a packed tensor nest. Other
- *   strides are refused, even where no two elements share an address.
- * - Outputs and the workspace overlap neither each other nor anything that the call reads. They are known to be apart
- *   if their ranges of addresses are, or if they interleave with a common stride, as slices of one buffer do. All else
- *   is refused. Tensors that a call only reads may share memory.
+ *   sum of their (dim - 1) * stride. The strides of every slice, transposition and padding of a packed tensor nest.
+ *   Other strides are refused, even where no two elements share an address.
+ * - Outputs and the workspace overlap neither each other nor anything that the call reads. The library takes two of
+ *   them to be apart if their ranges of addresses are apart, or if they interleave with a common stride, as slices of
+ *   one buffer do. All else is refused. Tensors that a call only reads may share memory.
  */
 #ifndef FA3_H
 #define FA3_H
@@ -57,7 +57,7 @@
 extern "C" {
 #endif
 
-/* Stands before each function. Define it first, as nothing for example, to read this header without a compiler. */
+/* Stands before each function. To read this header without a compiler, define FA3_API first, maybe as nothing. */
 #ifndef FA3_API
 #if defined(__GNUC__)
 #define FA3_API __attribute__((visibility("default")))
@@ -105,10 +105,10 @@ typedef enum fa3_mask {
   FA3_MASK_NONE = 0,                /* all */
   FA3_MASK_CAUSAL_TOP_LEFT = 1,     /* j <= i */
   FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2, /* j <= i + offset: with more queries than keys the first rows see nothing */
-  FA3_MASK_WINDOW = 3, /* i + offset - window_left <= j <= i + offset + window_right; -1: no bound on that side. -1, -1
-                        * is FA3_MASK_NONE, and -1, 0 FA3_MASK_CAUSAL_BOTTOM_RIGHT: the same call in all respects */
-  FA3_MASK_CHUNK = 4   /* positions, i + offset and j, are cut into chunks of window_left: the keys of the query's own
-                        * chunk, with window_right 0 up to its own position, with -1 all */
+  FA3_MASK_WINDOW = 3, /* i + offset - window_left <= j <= i + offset + window_right; -1: no bound on that side. With -1
+                        * and -1 it is the same call as FA3_MASK_NONE, with -1 and 0 as FA3_MASK_CAUSAL_BOTTOM_RIGHT */
+  FA3_MASK_CHUNK = 4   /* positions (i + offset, and j) are cut into chunks of window_left. A query sees keys of its own
+                        * chunk: those up to its own position if window_right is 0, all if it is -1 */
 } fa3_mask;
 
 #define FA3_MAX_RANK 5
@@ -124,9 +124,9 @@ typedef struct fa3_tensor {
   int64_t stride[FA3_MAX_RANK]; /* in elements; literal */
 } fa3_tensor;
 
-/* Fills in the strides of a packed row-major tensor from its rank (1 to FA3_MAX_RANK) and dims: the last dimension
- * contiguous, each other stride the product of the later dims that are not 0. Reads and writes nothing else. Refused if
- * the product of all dims overflows int64_t. */
+/* Fills in the strides of a packed row-major tensor from its rank (1 to FA3_MAX_RANK) and dims: the last stride is 1,
+ * each other stride the product of the later dims that are not 0. Reads and writes nothing else. Refused if the product
+ * of all dims overflows int64_t. */
 FA3_API fa3_status fa3_tensor_pack(fa3_tensor* tensor);
 
 /* Same type as CUstream and cudaStream_t, so either can be passed without a cast. NULL is the legacy default stream. */
@@ -142,27 +142,27 @@ typedef struct fa3_forward_params {
   fa3_tensor k;        /* (batch, seqlen_k, heads_kv, head_dim), varlen (total_k, heads_kv, head_dim), with page_table
                         * (pages, page_size, heads_kv, head_dim), with cache_batch_idx (entries, seqlen_k, heads_kv,
                         * head_dim): q's dtype or e4m3 */
-  fa3_tensor v;        /* as k, with head_dim_v columns: k's dtype, or e4m3 beside qv, a latent cache: latent.md. With
-                        * e4m3 q also as tiles, of rank 5: fp8.md */
-  fa3_tensor o;        /* as q, with head_dim_v columns: q's dtype or fp32; with e4m3 q bf16, fp16 or e4m3 */
+  fa3_tensor v;        /* as k, with head_dim_v columns: k's dtype, or e4m3 beside qv (a latent cache: latent.md). With
+                        * e4m3 q, v may also be tiles, of rank 5: fp8.md */
+  fa3_tensor o;        /* as q, with head_dim_v columns: q's dtype or fp32; with e4m3 q: bf16, fp16 or e4m3 */
   fa3_tensor lse;      /* (batch, heads, seqlen_q), varlen (heads, total_q): fp32, natural logarithm; data NULL, as of
                         * an absent tensor: not wanted */
   int32_t mask;        /* fa3_mask */
   float softmax_scale; /* > 0, at most 2.3e38; 0: 1/sqrt(head_dim), with qv 1/sqrt(head_dim + head_dim_v) */
   const char* kernel;  /* NULL: the library chooses; else the name of the kernel to run, zero-terminated: c.md */
-  /* Of FP8, all fp32: see "FP8" below. */
+  /* For FP8, all fp32: see "FP8" below. */
   fa3_tensor q_scale;    /* (batch or 1, heads or 1, ceil(seqlen_q / 64) or 1) */
   fa3_tensor k_scale;    /* (batch or 1, heads_kv or 1, ceil(seqlen_k / 64) or 1) */
-  fa3_tensor v_scale;    /* as k_scale; of a latent cache as v, its last dim ceil(head_dim_v / 128): latent.md */
+  fa3_tensor v_scale;    /* as k_scale; for a latent cache as v, with last dim ceil(head_dim_v / 128): latent.md */
   fa3_tensor o_scale;    /* (1): o in memory = O / o_scale */
   fa3_tensor v_mean;     /* (batch, heads_kv, head_dim_v), rows of fp32: added to each row of O that sees a key */
-  fa3_tensor lse_offset; /* as lse: added to lse, for K that is stored without a vector */
-  /* Lengths, pages, windows, sinks: see "Lengths" below. Of fa3_forward only the device reads these tensors. */
+  fa3_tensor lse_offset; /* as lse: added to lse, where K is stored with a vector subtracted */
+  /* Lengths, pages, windows, sinks: see "Lengths" below. In fa3_forward, only the device reads these tensors. */
   int32_t window_left;        /* with FA3_MASK_WINDOW at least -1, with FA3_MASK_CHUNK at least 1, otherwise 0 */
   int32_t window_right;       /* with FA3_MASK_WINDOW at least -1, with FA3_MASK_CHUNK 0 or -1, otherwise 0 */
   int32_t max_seqlen_q;       /* the most queries of a sequence: with cu_seqlens_q at least 1, else 0 or q.dim[1] */
   int32_t max_seqlen_k;       /* the most keys of a sequence: with cu_seqlens_k at least 1, else up to what k has for a
-                               * sequence (k.dim[1], with pages page_table.dim[1] * k.dim[1]), of which 0 means all */
+                               * sequence (k.dim[1], with pages page_table.dim[1] * k.dim[1]); 0 means all of these */
   fa3_tensor sinks;           /* (heads), fp32: exp(sinks[h]) is one more addend in head h's sums of exponentials */
   fa3_tensor cu_seqlens_q;    /* (batch + 1), int32: sequence b has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 */
   fa3_tensor cu_seqlens_k;    /* (batch + 1), int32: the same of k and v; tensors with such prefix sums are varlen */
@@ -173,7 +173,7 @@ typedef struct fa3_forward_params {
                                * j % page_size of page page_table[b][j / page_size] */
   fa3_tensor cache_batch_idx; /* (batch), int32: sequence b has the keys of entry cache_batch_idx[b] of k and v */
   const void* schedule;       /* NULL, or what fa3_forward_schedule wrote, aligned to 16 bytes */
-  size_t schedule_bytes;      /* of the memory that `schedule` points to; 0 without */
+  size_t schedule_bytes;      /* size of the memory that `schedule` points to; 0 without a schedule */
   float softcap;              /* finite and > 0: scores become softcap * tanh(score / softcap); 0: none */
   int32_t reserved;           /* 0 */
   fa3_tensor alibi_slopes;    /* (heads) or (batch, heads), fp32: query i's score for key j gets
@@ -185,8 +185,8 @@ typedef struct fa3_forward_params {
  *
  * Shapes
  * - heads is a multiple of heads_kv (GQA, MQA): query head h reads head h / (heads / heads_kv) of k and v.
- * - head_dim, of q and k, and head_dim_v, of v and o, are multiples of 8 from 8 to 256, with e4m3 of 16; they may
- *   differ. 16-bit calls take more, up to 576 and 512: latent.md.
+ * - head_dim (of q and k) and head_dim_v (of v and o) are multiples of 8 from 8 to 256; with e4m3, multiples of 16. The
+ *   two may differ. 16-bit calls take more, up to 576 and 512: latent.md.
  * - seqlen_q and seqlen_k may differ; each is at most INT32_MAX - 1024. batch * heads * ceil(seqlen_q / block_q)
  *   (fa3_kernel_info) is at most INT32_MAX - 65536. More is FA3_ERROR_UNSUPPORTED. batch, heads or seqlen_q of 0:
  *   nothing to compute, FA3_OK.
@@ -194,47 +194,47 @@ typedef struct fa3_forward_params {
  * Results
  * - A row that sees no key has O = 0 and LSE = -inf.
  * - The same call gives the same bits, whatever runs beside it, on the same kind of device. The same sequence may get
- *   other last bits in another batch, except with FA3_FLAG_BATCH_INVARIANT. c.md, "The same bits each time".
+ *   other last bits in another batch, except with FA3_FLAG_BATCH_INVARIANT: c.md, "The same bits each time".
  * - NaN, infinities and the largest scores: accuracy.md. Nothing beyond the tensors' dims is ever used.
- * - o of fp32 is what else would be rounded to q's dtype: partial results for fa3_combine.
+ * - o of fp32 has what would otherwise be rounded to q's dtype. It serves as a partial result for fa3_combine.
  *
  * Lengths
- * - A sequence's seqlen_q and seqlen_k are what cu_seqlens, seqused and leftpad_k leave of it. Positions, masks and
- *   ALiBi count from its first query and its first key behind the padding. batch is cu_seqlens_q.dim[0] - 1, else
- *   q.dim[0].
- * - The choice of the kernel, the workspace and the grid follow from the maxima, not from lengths.
+ * - seqlen_q and seqlen_k of a sequence are the queries and keys that cu_seqlens, seqused and leftpad_k leave it.
+ *   Positions, masks and ALiBi count from its first query and from its first key behind the padding. batch is
+ *   cu_seqlens_q.dim[0] - 1, else q.dim[0].
+ * - The kernel, the workspace and the grid follow from the maxima, not from the lengths.
  * - Rows of o and lse that belong to no sequence, or are not in use, are left as they are.
- * - A call plans lengths (on the device, for kernels of its own) if it has lengths, a max_seqlen_k below k.dim[1],
- *   page_table, cache_batch_idx, a window, a chunk, sinks, softcap, alibi_slopes, qv, head dimensions above 256, o of
- *   fp32, e4m3 k under 16-bit q, FA3_FLAG_BATCH_INVARIANT or FA3_FLAG_CENTERED_K.
- * - Whatever numbers lie in device memory, nothing outside of the tensors is read or written. Of a sequence longer than
- *   its maximum the first rows are taken, of one that reaches out of its tensor the rows inside; a negative length is
- *   0; a page or cache entry that does not exist is not read. Results of a sequence with such numbers mean nothing;
- *   other sequences keep theirs, unless it claims their rows of o, or all together claim more rows than q has.
- * - Pages have any size and lie in any order, and sequences may share them, as they may share cache entries. Entries of
- *   the table behind a sequence's keys are not read, nor those of pages that end 128 keys or more before the first key
- *   that a query of the sequence sees. What lies in keys, rows of pages and entries of the table that a sequence does
- *   not use, NaN included, reaches none of its results.
- * - In a call that plans lengths total_q, total_k and a sequence's queries and keys are at most 2^30 - 2048, work items
- *   (fa3_kernel_info.pieces) on any number of multiprocessors at most INT32_MAX - 65536, and rows of partial results
- *   with FA3_FLAG_BATCH_INVARIANT at most INT32_MAX. More is FA3_ERROR_UNSUPPORTED.
+ * - A call plans lengths if it has any of these: lengths, a max_seqlen_k below k.dim[1], page_table, cache_batch_idx, a
+ *   window, a chunk, sinks, softcap, alibi_slopes, qv, head dimensions above 256, o of fp32, e4m3 k under 16-bit q,
+ *   FA3_FLAG_BATCH_INVARIANT, FA3_FLAG_CENTERED_K. The device then makes the plan, and the call has kernels of its own.
+ * - Whatever numbers lie in device memory, nothing outside of the tensors is read or written. If a sequence is longer
+ *   than its maximum, only its first rows are taken; if it reaches out of its tensor, only the rows inside. A negative
+ *   length is 0. A page or cache entry that does not exist is not read. Results of a sequence with such numbers mean
+ *   nothing. Other sequences keep theirs, unless it claims their rows of o, or all together claim more rows than q has.
+ * - Pages have any size and lie in any order. Sequences may share pages and cache entries. Table entries are not read
+ *   if they stand behind a sequence's keys, or if their page ends 128 keys or more before the first key that a query of
+ *   the sequence sees. Whatever lies in keys, rows of pages and table entries that a sequence does not use, even NaN,
+ *   reaches none of its results.
+ * - In a call that plans lengths, total_q, total_k and a sequence's queries and keys are at most 2^30 - 2048. Work
+ *   items (fa3_kernel_info.pieces) on any number of multiprocessors are at most INT32_MAX - 65536. Rows of partial
+ *   results with FA3_FLAG_BATCH_INVARIANT are at most INT32_MAX. More is FA3_ERROR_UNSUPPORTED.
  *
  * Scores
- * - softcap changes the scores, softmax_scale * q_i . k_j (with qv: latent.md), before ALiBi does, and ALiBi before the
- *   mask. Slopes are >= 0 and at most 1e25 * softmax_scale; with others results of their head mean nothing.
- * - A sink makes O smaller, and LSE includes it. A row that sees no key has O = 0 and LSE = sinks[h]. -inf is no sink;
- *   NaN or +inf makes results of the head mean nothing.
+ * - softcap changes the scores, softmax_scale * q_i . k_j (with qv: latent.md), first; then ALiBi does, then the mask.
+ *   Slopes are >= 0 and at most 1e25 * softmax_scale; with other slopes, results of their head mean nothing.
+ * - A sink makes O smaller, and LSE includes the sink. With it, a row that sees no key has O = 0 and LSE = sinks[h].
+ *   -inf means no sink; with NaN or +inf, results of the head mean nothing.
  *
  * FP8 (the paper's section 3.3; fa3_quantize makes all of it, and fp8.md explains it)
- * - An element of e4m3 q, k and v is the number in memory times its scale. Scales are one for the tensor (dims of 1),
- *   for each head of each batch entry, or for each block of FA3_SCALE_ROWS rows. q_scale, k_scale and v_scale are
- *   required with e4m3 q, k and v, o_scale with e4m3 o, and refused without, as are v_mean and lse_offset without e4m3
- *   q. Strides of all of these are below 2^31.
- * - Scales are read when the kernels run. They must be > 0 and finite; with others, what depends on them means nothing.
- *   fa3_reference_forward refuses them.
- * - In a call that plans lengths scales are (batch or 1, heads or 1, 1), and batch counts sequences, in v_mean, too.
- * - bf16 or fp16 q over e4m3 k and v, an e4m3 KV cache, computes in fp16, as exactly as over fp16 k and v that hold the
- *   same numbers. It has k_scale and v_scale; the other tensors of FP8 are absent.
+ * - An element of e4m3 q, k and v is the number in memory times its scale. There is one scale for the tensor (dims of
+ *   1), for each head of each batch entry, or for each block of FA3_SCALE_ROWS rows. q_scale, k_scale and v_scale are
+ *   required with e4m3 q, k and v, o_scale with e4m3 o, and refused otherwise. v_mean and lse_offset are refused
+ *   without e4m3 q. Strides of all these tensors are below 2^31.
+ * - Scales are read when the kernels run. They must be > 0 and finite; with other scales, what depends on them means
+ *   nothing. fa3_reference_forward refuses those.
+ * - In a call that plans lengths, scales are (batch or 1, heads or 1, 1); batch counts sequences, also in v_mean.
+ * - A call with bf16 or fp16 q over e4m3 k and v (an e4m3 KV cache) computes in fp16, as exactly as over fp16 k and v
+ *   that hold the same numbers. It has k_scale and v_scale; the other tensors of FP8 are absent.
  *
  * Not together (FA3_ERROR_UNSUPPORTED)
  * | this                                              | with                                                        |
@@ -255,8 +255,8 @@ typedef struct fa3_forward_params {
 /* Columns of a row of v that share a scale, in a latent cache of e4m3. */
 #define FA3_LATENT_SCALE_COLUMNS 128
 
-/* An absent tensor, and below parameters with nothing but struct_size. Spelled out in full, so that they compile
- * without warnings in both languages. */
+/* An absent tensor; the macros for parameters set struct_size and nothing else. All are spelled out in full, so that
+ * they compile without warnings in C and in C++. */
 #define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}
 #define FA3_FORWARD_PARAMS_INIT                                                                      \
   {sizeof(fa3_forward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
@@ -266,15 +266,15 @@ typedef struct fa3_forward_params {
    FA3_TENSOR_INIT, FA3_TENSOR_INIT}
 
 enum fa3_forward_flags {
-  /* The same call (input, shapes, kernel) has the same bits, on the same device model and library version; an error
-   * where a kernel cannot promise it. Every forward kernel of this version can. */
+  /* The same call (input, shapes, kernel) has the same bits, on the same device model and library version. It is an
+   * error if the kernel cannot promise this. Every forward kernel of this version can. */
   FA3_FLAG_DETERMINISTIC = 1,
   /* e4m3 only: sums of P V leave the tensor cores' accumulators for float32 ones every few blocks of keys, so that O
    * does not shrink where V has a mean (accuracy.md). Slower. */
   FA3_FLAG_TWO_LEVEL = 2,
-  /* A sequence's bits depend on its own queries, keys and mask and on the call's heads, head dimensions and dtype: not
-   * on the sequences beside it, nor on the maxima, nor on how many of its queries come in one call (with the keys up to
-   * the last of them). Slower. */
+  /* A sequence's bits depend only on its own queries, keys and mask and on the call's heads, head dimensions and dtype.
+   * They do not depend on the sequences beside it, on the maxima, or on how many of its queries come in one call (with
+   * the keys up to the last of these queries). Slower. */
   FA3_FLAG_BATCH_INVARIANT = 4,
   /* fa3_backward only: a more exact dq where keys have a mean. */
   FA3_FLAG_CENTERED_K = 8,
@@ -287,10 +287,10 @@ enum fa3_forward_flags {
 FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
 
 /* Bytes of workspace that fa3_forward needs on a device of so many multiprocessors, from 1 to 1024 (H100 SXM and H200
- * have 132). 0 means the current context's device; the status is fa3_forward's if there is none or it is of the wrong
- * kind. The size follows from shapes, maxima and multiprocessors only. Data pointers are not looked at, except that lse
- * is wanted if its data is not NULL. It is FA3_FORWARD_WORKSPACE_BYTES where neither keys are split nor lengths planned
- * nor k and v converted: c.md, "Workspace and memory". */
+ * have 132). 0 means the current context's device; if there is none or it is of the wrong kind, the status is that of
+ * fa3_forward. The size follows from shapes, maxima and multiprocessors only. Data pointers are not looked at, except
+ * that lse is wanted if its data is not NULL. A call that does not split keys, plan lengths or convert k and v needs
+ * FA3_FORWARD_WORKSPACE_BYTES: c.md, "Workspace and memory". */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -298,47 +298,47 @@ FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, 
  * - Context: the calling thread's current one. Its device has compute capability 9.0, and `stream` belongs to it.
  *   Kernels are loaded into a context on first use, or by fa3_preload.
  * - workspace: device memory of at least the size above for this device's multiprocessors, aligned to 16 bytes. Its
- *   contents need no initialisation and mean nothing between calls: calls of different parameters may use the same one,
- *   as large as the largest needs. Calls that may run at the same time need one each.
- * - Lifetimes: params may go when the call returns. The memory of tensors, schedule and workspace stays, and what the
- *   call reads there unchanged, until what was enqueued has run; with a captured call until the graph's last run ended.
+ *   contents need no initialisation and mean nothing between calls: calls of different parameters may use the same
+ *   workspace, as large as the largest call needs. Calls that may run at the same time need one each.
+ * - Lifetimes: params may go when the call returns. Tensors, schedule and workspace must stay, and what the call reads
+ *   must not change, until the enqueued work has run; if captured, until the graph's last run has ended.
  * - Capture: allowed after fa3_preload in this context; a kernel that the library does not choose by itself must have
  *   run in the context before. A graph reads lengths, page tables and sinks when it runs, so it may be replayed with
- *   other numbers within the maxima. As it holds its workspace, it does not run twice at the same time. */
+ *   other numbers within the maxima. It holds its workspace, so it must not run twice at the same time. */
 FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes,
                                fa3_stream stream);
 
-/* Bytes of a schedule for these parameters, as fa3_forward_workspace_size; 0 if the call plans no lengths. */
+/* Bytes of a schedule for these parameters: as fa3_forward_workspace_size, but 0 if the call plans no lengths. */
 FA3_API fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
-/* Enqueues on `stream` the pass that plans these parameters' lengths, which fa3_forward else does in each call, and
- * returns. `schedule` is device memory of at least the size above, aligned to 16 bytes, not initialised; where the size
- * is 0 it may be NULL, and nothing is enqueued. Of the tensors only the lengths and cache_batch_idx are read. Of
- * params->schedule, which need not be set yet and may be this one, the size is not checked. Context, lifetimes and
- * capture: as for fa3_forward.
+/* Enqueues on `stream` the pass that plans these parameters' lengths, and returns. Without a schedule, each fa3_forward
+ * plans. `schedule` is device memory of at least the size above, aligned to 16 bytes, not initialised; where the size
+ * is 0 it may be NULL, and nothing is enqueued. Only the lengths and cache_batch_idx are read. params->schedule may be
+ * this one or not set yet; its size is not checked. Context, lifetimes and capture: as for fa3_forward.
  *
- * Behind it in the order of streams fa3_forward may be called with params->schedule and params->schedule_bytes any
- * number of times, also at the same time: with other data of tensors, otherwise with the same parameters, the same
- * numbers in all lengths and in cache_batch_idx, and on a device of as many multiprocessors. That a schedule is for
- * other parameters or lengths cannot be seen: then results mean nothing, and memory outside of the tensors may be
- * touched. A call that plans no lengths does not look at its schedule. */
+ * Any number of fa3_forward calls that come after it in the order of streams may have the schedule in params->schedule
+ * and params->schedule_bytes, also at the same time. They may have other data in their tensors. Their parameters, the
+ * numbers in all lengths and in cache_batch_idx, and the device's number of multiprocessors must be the same. The
+ * library cannot see that they are not: then results mean nothing, and memory outside of the tensors may be touched. A
+ * call that plans no lengths does not look at its schedule. */
 FA3_API fa3_status fa3_forward_schedule(const fa3_forward_params* params, void* schedule, size_t schedule_bytes,
                                         fa3_stream stream);
 
 /* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's). All
  * pointers are host pointers. `kernel` and `schedule` are not looked at.
  * threads: how many host threads, the calling one among them (at most 256 are used); 0 for one per core that this
- * process may use (affinity mask and CPU quotas). Each needs 1.8 MB of memory during the call, and a call that plans
- * lengths 8 bytes for each sequence; without that memory the call is FA3_ERROR_OUT_OF_MEMORY and writes nothing. O has
- * the same bits whatever the number of threads and the machine.
+ * process may use (affinity mask and CPU quotas). Each needs 1.8 MB of memory during the call; a call that plans
+ * lengths also needs 8 bytes for each sequence. Without that memory, the call is FA3_ERROR_OUT_OF_MEMORY and writes
+ * nothing. O has the same bits whatever the number of threads and the machine.
  * It takes more than the device: q, k and v of fp32 (with any head dimensions from 1 to 576 and 512), o of another
- * dtype than q, any stride of head_dim, negative strides, any alignment of the elements' size. More rows of all heads
- * than int64_t counts are FA3_ERROR_UNSUPPORTED, here and in fa3_reference_backward. */
+ * dtype than q, any stride of head_dim, negative strides, data that is aligned only to its elements. More rows of all
+ * heads than int64_t counts are FA3_ERROR_UNSUPPORTED, here and in fa3_reference_backward. */
 FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);
 
 /* ---- backward ---------------------------------------------------------------------------------------------- */
 
-/* Gradients of the forward pass (the paper's appendix B.1, Algorithm 3): of a number that depends on O, and maybe on
- * LSE, whose gradients are dout ("dO"; `do` is a word of C) and dlse. With i for queries, j for keys:
+/* Gradients of the forward pass (the paper's appendix B.1, Algorithm 3): the gradients of a number that depends on O,
+ * and maybe on LSE. dout ("dO"; `do` is a word of C) and dlse are the number's gradients with respect to O and LSE.
+ * With i for queries, j for keys:
  *
  *   P_ij = exp(softmax_scale * q_i . k_j - LSE_i) for the keys that query i sees, otherwise 0
  *   D_i  = dout_i . o_i - dlse_i
@@ -347,14 +347,14 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   dq_i = softmax_scale * sum_j dS_ij k_j,    dk_j = softmax_scale * sum_i dS_ij q_i
  *
  * q, k, v, mask, lengths, sinks, scales and whatever else the forward call had are given again, with the same names,
- * dims, rules and values; o and lse are what it wrote. Gradients mean nothing for others. */
+ * dims, rules and values; o and lse are what the forward call wrote. With anything else, gradients mean nothing. */
 typedef struct fa3_backward_params {
   size_t struct_size;
   uint64_t flags;          /* FA3_FLAG_DETERMINISTIC, FA3_FLAG_CENTERED_K, FA3_FLAG_ACCUMULATE */
   fa3_tensor q;            /* (batch, seqlen_q, heads, head_dim), varlen (total_q, heads, head_dim): bf16, fp16, e4m3 */
   fa3_tensor k;            /* (batch, seqlen_k, heads_kv, head_dim), varlen (total_k, heads_kv, head_dim): as q */
   fa3_tensor v;            /* as k, with head_dim_v columns; e4m3 also as tiles: as q */
-  fa3_tensor o;            /* as q, with head_dim_v columns: as q; with e4m3 q bf16 or fp16 */
+  fa3_tensor o;            /* as q, with head_dim_v columns: as q; with e4m3 q: bf16 or fp16 */
   fa3_tensor lse;          /* (batch, heads, seqlen_q), varlen (heads, total_q): fp32 */
   fa3_tensor dout;         /* as o */
   fa3_tensor dq;           /* as q: o's dtype, or dq, dk and dv all fp32 */
@@ -368,17 +368,17 @@ typedef struct fa3_backward_params {
   int32_t window_right;
   fa3_tensor sinks;        /* (heads), fp32; read only for dsinks, as lse includes sinks */
   fa3_tensor dsinks;       /* (heads), fp32, only with sinks; absent: not wanted. Receives the sum over all rows:
-                            * dsinks_h = -sum_i exp(sinks_h - LSE_i) * D_i, with a sink of -inf 0 */
+                            * dsinks_h = -sum_i exp(sinks_h - LSE_i) * D_i; 0 for a sink of -inf */
   fa3_tensor cu_seqlens_q; /* (batch + 1), int32 */
   fa3_tensor cu_seqlens_k; /* (batch + 1), int32 */
   fa3_tensor seqused_q;    /* (batch), int32 */
   fa3_tensor seqused_k;    /* (batch), int32 */
   int32_t max_seqlen_q;
   int32_t max_seqlen_k;
-  float softcap;           /* dS has the factor 1 - (capped score / softcap)^2 besides */
+  float softcap;           /* dS has one more factor, 1 - (capped score / softcap)^2 */
   int32_t reserved;        /* 0 */
   fa3_tensor alibi_slopes; /* (heads) or (batch, heads), fp32; slopes have no gradient */
-  fa3_tensor q_scale;      /* of e4m3 q, k and v, required then: as in fa3_forward_params */
+  fa3_tensor q_scale;      /* required with e4m3 q, k and v: as in fa3_forward_params */
   fa3_tensor k_scale;
   fa3_tensor v_scale;
   fa3_tensor v_mean;
@@ -388,19 +388,19 @@ typedef struct fa3_backward_params {
 /* The contract of a backward call
  *
  * - Shapes, lengths, empty tensors: as for a forward call, with head dimensions up to 256.
- * - A row that sees no key has dq = 0, and nothing else of it matters: its q, dout, o, lse and dlse are not read (dlse
- *   is, for dsinks: LSE_i = sinks_h and D_i = -dlse_i there). A key that no query sees has dk = dv = 0.
- * - Rows that are not in use, behind seqused_q or seqused_k, and behind max_seqlen_k where k is not varlen, have
- *   gradients of 0 and are not read. Rows of no sequence, and those of a sequence behind its maximum, are left as they
- *   are. Wrong lengths: as for a forward call, and other sequences keep theirs unless it claims their rows of q or k.
+ * - A row that sees no key has dq = 0, and its q, dout, o and lse are not read. Its dlse is read only for dsinks, where
+ *   the row has LSE_i = sinks_h and D_i = -dlse_i. A key that no query sees has dk = dv = 0.
+ * - Rows behind seqused_q or seqused_k, or behind max_seqlen_k where k is not varlen, have gradients of 0 and are not
+ *   read. Rows of no sequence, and rows behind a sequence's maximum, are left as they are. Wrong lengths: as for a
+ *   forward call; other sequences keep their gradients unless a wrong one claims their rows of q or k.
  * - NaN and infinities are in accuracy.md, gradients of e4m3 in fp8.md.
- * - dk, dv and dsinks have the same bits whenever the call is repeated on the same kind of device; so has dq where
- *   head_dim or head_dim_v is above 128. Elsewhere dq is a sum in no fixed order, except with FA3_FLAG_DETERMINISTIC.
+ * - dk, dv and dsinks have the same bits whenever the call is repeated on the same kind of device. dq has them, too, if
+ *   head_dim or head_dim_v is above 128, or with FA3_FLAG_DETERMINISTIC. Otherwise dq is a sum in no fixed order.
  * - FA3_FLAG_CENTERED_K takes the keys' mean out of the rounding errors of dq (training.md). lse must be of exactly the
- *   call's keys: where keys are split between calls (context parallelism) dq means nothing.
- * - Gradients of fp32 are the sums that else would be rounded. FA3_FLAG_ACCUMULATE adds them to what is there, each sum
- *   rounded once, and leaves what is there where a gradient would be 0; dsinks is never added.
- * - FA3_ERROR_UNSUPPORTED, except of fa3_reference_backward, is more than
+ *   call's keys: where keys are split between calls (context parallelism), dq means nothing.
+ * - Gradients of fp32 are the sums that would otherwise be rounded. FA3_FLAG_ACCUMULATE adds them to what is there,
+ *   each sum rounded once. Where a gradient would be 0, what is there stays. dsinks is never added.
+ * - More than these numbers is FA3_ERROR_UNSUPPORTED, except in fa3_reference_backward:
  *   - INT32_MAX for batch * heads * seqlen_q, with seqlen_q rounded up to block_q
  *   - INT32_MAX / 2, with gradients of fp32 INT32_MAX / 8, for batch * heads_kv * ceil(seqlen_k / block_kv)
  *   - INT32_MAX - 65536 for rows of all heads of e4m3 q, and for those of k
@@ -416,7 +416,7 @@ typedef struct fa3_backward_params {
  * | softcap                       | lse_offset                                                               |
  * | FA3_FLAG_CENTERED_K           | sinks, dlse, softcap, alibi_slopes                                       |
  * | dsinks                        | v_mean, lse_offset (fa3_reference_backward has that)                     |
- * There is no backward pass of pages, left padding, cache entries, qv and FA3_FLAG_BATCH_INVARIANT. */
+ * There is no backward pass with pages, left padding, cache entries, qv or FA3_FLAG_BATCH_INVARIANT. */
 
 #define FA3_BACKWARD_PARAMS_INIT                                                                         \
   {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,   \
@@ -428,8 +428,8 @@ typedef struct fa3_backward_params {
 /* Would fa3_backward accept these parameters, and if not, why? As fa3_forward_check. */
 FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
 
-/* Bytes of workspace that fa3_backward needs: from shapes, maxima and flags only. c.md, "Workspace and memory", has the
- * parts. Data pointers are not looked at. */
+/* Bytes of workspace that fa3_backward needs. They follow from shapes, maxima and flags only: c.md, "Workspace and
+ * memory", has the parts. Data pointers are not looked at. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
 
 /* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */
@@ -437,11 +437,11 @@ FA3_API fa3_status fa3_backward(const fa3_backward_params* params, void* workspa
                                 fa3_stream stream);
 
 /* The gradients on the CPU: float64 arithmetic on the given inputs, each gradient rounded once. All pointers are host
- * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB of memory during the call, and a call that plans
- * lengths 16 bytes for each sequence. Gradients have the same bits whatever the number of threads and the machine.
+ * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB during the call, and a call that plans lengths 16
+ * more bytes for each sequence. Gradients have the same bits whatever the number of threads and the machine.
  * It takes more than the device: q, k and v of fp32 (with any head dimensions from 1 to 256), o, dout, dq, dk and dv
- * each of any of the three dtypes (beside e4m3, too), any stride of head_dim, negative strides, any alignment of the
- * elements' size. FA3_FLAG_CENTERED_K changes nothing there. */
+ * each of any of the three dtypes (also beside e4m3), any stride of head_dim, negative strides, data that is aligned
+ * only to its elements. FA3_FLAG_CENTERED_K changes nothing here. */
 FA3_API fa3_status fa3_reference_backward(const fa3_backward_params* params, int threads);
 
 /* ---- quantization ------------------------------------------------------------------------------------------ */
@@ -452,20 +452,20 @@ FA3_API fa3_status fa3_reference_backward(const fa3_backward_params* params, int
 typedef struct fa3_quantize_params {
   size_t struct_size;
   uint64_t flags;        /* fa3_quantize_flags */
-  uint64_t seed;         /* of FA3_QUANTIZE_INCOHERENT */
+  uint64_t seed;         /* for FA3_QUANTIZE_INCOHERENT */
   fa3_tensor x;          /* (batch, seqlen, heads, head_dim): bf16 or fp16; head_dim a multiple of 16 from 16 to 256 */
   fa3_tensor y;          /* as x, or the tiles of v (batch, heads, ceil(seqlen / 16), head_dim, 16): e4m3 */
   fa3_tensor scale;      /* (1, 1, 1), (batch, heads, 1) or, for blocks of FA3_SCALE_ROWS rows, (batch, heads,
                           * ceil(seqlen / 64)): fp32. 1 where amax is 0, else at least 2^-126 */
   fa3_tensor mean;       /* (batch, heads, head_dim), fp32, last stride 1: receives the mean over the sequence of what y
-                          * would hold, and y holds the difference. Absent: no mean is taken */
+                          * would hold; y then holds the difference. Absent: no mean is taken */
   fa3_tensor rotary_cos; /* (seqlen, rotary_dim / 2), rows of fp32, with rotary_sin: rotary embedding of the first
                           * rotary_dim columns, a multiple of 16, before anything else */
   fa3_tensor rotary_sin; /* as rotary_cos */
-  fa3_tensor k_mean;     /* (batch, heads_kv, head_dim), fp32, last stride 1, with lse_offset, for q: K's `mean`. heads
-                          * is a multiple of heads_kv */
-  fa3_tensor lse_offset; /* (batch, heads, seqlen), fp32, with k_mean: softmax_scale * x' . k_mean, with x' the
-                          * transformed row before rounding: what the forward pass adds to its LSE */
+  fa3_tensor k_mean;     /* (batch, heads_kv, head_dim), fp32, last stride 1, with lse_offset, if x is Q: K's `mean`.
+                          * heads is a multiple of heads_kv */
+  fa3_tensor lse_offset; /* (batch, heads, seqlen), fp32, with k_mean: receives softmax_scale * x' . k_mean, where x' is
+                          * the transformed row before rounding. The forward pass adds this to its LSE */
   float softmax_scale;   /* for lse_offset: as in fa3_forward_params */
   int32_t reserved;      /* 0 */
 } fa3_quantize_params;
@@ -484,15 +484,15 @@ enum fa3_quantize_flags {
   /* The paper's incoherent processing, for q and k with the same seed: random signs of the columns, then an orthogonal
    * Hadamard matrix. Q K^T, O and LSE stay what they were. fp8.md, "Incoherent processing", defines both. */
   FA3_QUANTIZE_INCOHERENT = 1,
-  /* Rotary embedding pairs columns 2 i and 2 i + 1. Without: i and i + rotary_dim / 2. A pair (a, b) becomes
-   * (a cos - b sin, a sin + b cos). */
+  /* Rotary embedding pairs columns 2 i and 2 i + 1; without this flag, columns i and i + rotary_dim / 2. A pair (a, b)
+   * becomes (a cos - b sin, a sin + b cos). */
   FA3_QUANTIZE_ROTARY_INTERLEAVED = 2
 };
 
 /* Would fa3_quantize accept these parameters, and if not, why? As fa3_forward_check. */
 FA3_API fa3_status fa3_quantize_check(const fa3_quantize_params* params);
 
-/* Bytes of workspace that fa3_quantize needs. A function of the parameters only; data pointers are not looked at. */
+/* Bytes of workspace that fa3_quantize needs. They follow from the parameters only; data pointers are not looked at. */
 FA3_API fa3_status fa3_quantize_workspace_size(const fa3_quantize_params* params, size_t* bytes);
 
 /* Enqueues the quantization on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. The
@@ -510,8 +510,8 @@ FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
  *
  *   k_cache = round(rotary(k) / k_scale),   v_cache = round(v / v_scale),   q_out = round(rotary(q) / q_scale)
  *
- * Given are k with k_cache, and maybe v with v_cache (without v where V is part of K's rows), or q with q_out, or all
- * of these. */
+ * A call has k with k_cache, and maybe v with v_cache (no v where V is part of K's rows), or q with q_out, or all of
+ * these. */
 typedef struct fa3_append_params {
   size_t struct_size;
   uint64_t flags;              /* fa3_append_flags */
@@ -521,9 +521,9 @@ typedef struct fa3_append_params {
                                 * dtype or e4m3 */
   fa3_tensor v_cache;          /* as k_cache, with head_dim_v columns: k's dtype or e4m3 */
   fa3_tensor cache_seqlens;    /* (batch), int32: the keys that are there before the call, left padding included: row i
-                                * of sequence b becomes key cache_seqlens[b] + i. Not changed */
+                                * of sequence b becomes key cache_seqlens[b] + i. The numbers are not changed */
   fa3_tensor cu_seqlens_new;   /* (batch + 1), int32: sequence b has rows cu_seqlens_new[b] to cu_seqlens_new[b + 1] - 1
-                                * of the varlen tensors, which alone may have it; without, each row stands for itself */
+                                * of varlen tensors; others cannot have it. Without it, each row stands for itself */
   fa3_tensor seqused_new;      /* (batch), int32: only the first seqused_new[b] rows of sequence b are new */
   fa3_tensor page_table;       /* (batch, pages of a sequence), int32, first stride >= 0: position p is key
                                 * p % cache_rows of page page_table[b][p / cache_rows] */
@@ -534,8 +534,8 @@ typedef struct fa3_append_params {
                                 * k_cache[s / cache_rows]; s < 0: left out */
   fa3_tensor q;                /* (batch, rows, heads, head_dim), varlen (rows, heads, head_dim): as k */
   fa3_tensor q_out;            /* as q: its dtype or e4m3; may be q itself, with the same strides */
-  fa3_tensor rotary_cos;       /* (positions, rotary_dim / 2), rows of fp32, with rotary_sin: of the first rotary_dim
-                                * columns of k and q, a multiple of 16 */
+  fa3_tensor rotary_cos;       /* (positions, rotary_dim / 2), rows of fp32, with rotary_sin: embedding of the first
+                                * rotary_dim columns of k and q, a multiple of 16 */
   fa3_tensor rotary_sin;       /* as rotary_cos */
   fa3_tensor rotary_positions; /* (batch), or (rows) where rows stand for themselves, int32 or int64, with rotary_cos:
                                 * row i is rotated by position rotary_positions[b] + i, or rotary_positions[i]; absent:
@@ -556,17 +556,17 @@ typedef struct fa3_append_params {
  * - k needs cache_seqlens or slot_mapping. page_table, cache_batch_idx and slot_mapping need k; the first two do not go
  *   together (FA3_ERROR_UNSUPPORTED). Rotation without cache_seqlens needs rotary_positions.
  * - slot_mapping is for varlen rows that stand for themselves; caches * cache_rows is below 2^31 then, more is
- *   FA3_ERROR_UNSUPPORTED. Such rows have no sequences, so none of the tensors of (batch).
+ *   FA3_ERROR_UNSUPPORTED. Such rows have no sequences, so the call has none of the tensors of (batch).
  * - Rounding: a quotient is rounded to float32, then to e4m3 (to nearest even; infinities and what exceeds 448 become
  *   +-448, NaN stays NaN). All else is float32, rounded once; columns of 16 bits that are not rotated are copied bit by
- *   bit. Scales are normal numbers > 0; with others what is written means nothing.
+ *   bit. Scales are normal numbers > 0; with other scales, what is written means nothing.
  * - Only the device reads lengths, positions, page numbers and slots, when the kernel runs. Whatever they are, nothing
- *   outside of the tensors is read or written. A row is left out if its page, cache or position does not exist; rows of
- *   no sequence are left out. A row of K and V without a place in the cache does not keep the same row of Q from being
- *   written; one without a position in the rotary tables does. Where prefix sums decrease, rows may be left out or go
- *   where they should not. If two rows have the same place, either may stand there, or some of both.
- * - rows (of all sequences together) are at most INT32_MAX - 65536, and so are the warps that a call takes, about one
- *   for each 2 KB of a row; more is FA3_ERROR_UNSUPPORTED. Nothing to write: FA3_OK. */
+ *   outside of the tensors is read or written. A row is left out if its page, cache or position does not exist, or if
+ *   it belongs to no sequence. Row i of Q is written even if row i of K and V has no place in the cache; it is left out
+ *   if it has no position in the rotary tables. Where prefix sums decrease, rows may be left out or go where they
+ *   should not. If two rows have the same place, it may hold either row, or some of both.
+ * - rows (of all sequences together) are at most INT32_MAX - 65536. The warps of a call, about one for each 2 KB of a
+ *   row, have the same limit. More is FA3_ERROR_UNSUPPORTED. Nothing to write: FA3_OK. */
 
 enum fa3_append_flags {
   FA3_APPEND_ROTARY_INTERLEAVED = 1 /* pairs of columns: as FA3_QUANTIZE_ROTARY_INTERLEAVED */
@@ -584,9 +584,9 @@ FA3_API fa3_status fa3_reference_append(const fa3_append_params* params);
 
 /* ---- combination ------------------------------------------------------------------------------------------- */
 
-/* Merges partial results of attention, each over some of the keys, into the result over all of them: for keys that are
- * worked on one after another or in different places (a prefix that several sequences share, context parallelism). With
- * i for the parts, for each row of queries and each head:
+/* Merges partial results of attention, each over some of the keys, into the result over all keys. This serves keys that
+ * are worked on one after another or in different places (a prefix that several sequences share, context parallelism).
+ * With i for the parts, for each row of queries and each head:
  *
  *   LSE = log(sum_i exp(LSE_i)),   O = sum_i exp(LSE_i - LSE) O_i */
 typedef struct fa3_combine_params {
@@ -607,12 +607,12 @@ FA3_API fa3_status fa3_combine_check(const fa3_combine_params* params);
 
 /* Enqueues the combination on `stream` and returns. It needs no workspace. Context, lifetimes and capture: as for
  * fa3_forward. The same call gives the same bits, on any device.
- * - Weights and sums are float32, and each element is rounded once. A row with one part that has seen a key gets that
- *   part's O, rounded to o's dtype, and its LSE.
- * - A part whose LSE is -inf has seen no key of the row: its O is not used, whatever it holds, NaN too. Where all are
- *   such, or parts is 0, O = 0 and LSE = -inf.
- * - An LSE that is NaN or +inf makes its row's O and LSE NaN. NaN and infinities in O of a part whose LSE is a number
- *   reach the elements of O in their place (an infinity also as NaN, where its weight is below 2^-126).
+ * - Weights and sums are float32, and each element is rounded once. If only one part has seen a key of a row, the row
+ *   gets that part's O, rounded to o's dtype, and that part's LSE.
+ * - A part whose LSE is -inf has seen no key of the row: its O is not used, whatever it holds, even NaN. Where all
+ *   parts are such, or parts is 0, O = 0 and LSE = -inf.
+ * - An LSE that is NaN or +inf makes its row's O and LSE NaN. Where a part's LSE is a number, NaN and infinities in its
+ *   O reach the same elements of the merged O (an infinity maybe as NaN, if its weight is below 2^-126).
  * - Not in place: o and lse overlap neither o_parts nor lse_parts.
  * - batch, heads or seqlen of 0: nothing to compute, FA3_OK. batch * heads and seqlen are each at most
  *   INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. */
@@ -626,19 +626,19 @@ FA3_API fa3_status fa3_reference_combine(const fa3_combine_params* params);
 typedef enum fa3_kernel_kind {
   FA3_KERNEL_FORWARD = 1,
   FA3_KERNEL_BACKWARD = 2,
-  FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those, or of fa3_quantize, fa3_append and
-                       * fa3_combine: it has a name, but no call can ask for it */
+  FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of the kernel of another kind, or one of fa3_quantize,
+                       * fa3_append and fa3_combine: it has a name, but no call can ask for it */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {
   size_t struct_size;          /* in: sizeof(fa3_kernel_info); at most that many bytes are written */
   char name[64];               /* what `kernel` of the parameters takes; tells kernel, dtype, head_dim, mask and tile */
   int32_t kind;                /* fa3_kernel_kind */
-  int32_t dtype;               /* fa3_dtype of q, k, v; of a pass FA3_DTYPE_NONE, and what does not apply to it is 0 */
-  int32_t head_dim;            /* the kernel's own, of q and k; a smaller one is zero-filled up to it */
+  int32_t dtype;               /* fa3_dtype of q, k, v; a pass has FA3_DTYPE_NONE, and 0 where nothing applies */
+  int32_t head_dim;            /* the kernel's own, of q and k; smaller ones are filled up with zeros */
   int32_t head_dim_v;          /* the same of v and o */
   int32_t causal;              /* 1 if the kernel masks causally; 0 where it takes any window */
-  int32_t block_q;             /* Br: query rows of a tile; of several heads if it packs them */
+  int32_t block_q;             /* Br: query rows of a tile; those of several heads if the kernel packs heads */
   int32_t block_kv;            /* Bc: keys of one iteration */
   int32_t stages;              /* depth of the K/V ring */
   int32_t threads;             /* per CTA */
@@ -646,24 +646,24 @@ typedef struct fa3_kernel_info {
   int32_t consumer_registers;  /* the same of the consumers; 0 for a kernel that leaves this to the compiler */
   int32_t shared_memory_bytes; /* dynamic, per CTA */
   int32_t chosen;              /* 1 if the library chooses this kernel by itself, 0 if it only runs by name */
-  /* The rest is about the call that was asked about, and 0 from fa3_kernel_info_at. */
+  /* The rest describes the call that was asked about; fa3_kernel_info_at sets it to 0. */
   int32_t launches;            /* kernel launches of the call; 0 if there is nothing to compute */
   int32_t grid;                /* CTAs of this launch */
   int32_t multiprocessors;     /* that the call is planned for */
-  int64_t tiles;               /* blocks of queries (of keys, where a backward kernel has those) of all heads, without
-                                * some that see no key; where the call plans lengths the most that there may be */
-  int64_t pieces;              /* work items: what CTAs take one by one, tiles or parts of tiles that are split along
-                                * the keys. As of tiles, the most that there may be */
+  int64_t tiles;               /* blocks of queries (or of keys, in some backward kernels) of all heads, without some
+                                * that see no key; if the call plans lengths, the most that there may be */
+  int64_t pieces;              /* work items, which CTAs take one by one: tiles, or parts of tiles that are split along
+                                * the keys. If the call plans lengths, the most that there may be */
 } fa3_kernel_info;
 
 #define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Which kernel would run these parameters (the chosen or the named one), and how, on a device of so many
- * multiprocessors, or 0: as for fa3_forward_workspace_size. A call may take several launches: passes that prepare
- * something come before the kernel, one that adds parts up behind it. `launch` says which is meant, from 0 to
- * info->launches - 1; 0 is always answered, and so tells how many there are. Plans may follow from the device's memory,
- * too: a number of multiprocessors is taken for that of a device with the memory, L2 cache and clock of an H200.
- * Data pointers are not looked at, so that one may ask before allocating. */
+/* Which kernel would run these parameters (the chosen or the named one), and how. multiprocessors: as for
+ * fa3_forward_workspace_size. A call may take several launches: passes that prepare something before the kernel, a pass
+ * that adds parts up behind it. `launch` says which launch is meant, from 0 to info->launches - 1; 0 is always
+ * answered, and tells how many launches there are. Plans may also follow from the device's memory: a number of
+ * multiprocessors means a device with the memory, L2 cache and clock of an H200. Data pointers are not looked at, so
+ * that one may ask before allocating. */
 FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
                                            fa3_kernel_info* info);
 
@@ -682,7 +682,7 @@ FA3_API fa3_status fa3_preload(void);
 
 /* ---- version and errors ------------------------------------------------------------------------------------ */
 
-/* major * 10000 + minor * 100 + patch of the library, as FA3_VERSION_* are of the header. */
+/* major * 10000 + minor * 100 + patch of the library; FA3_VERSION_* are those of the header. */
 FA3_API int fa3_version(void);
 FA3_API int fa3_abi_version(void);
 
