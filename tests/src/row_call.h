@@ -41,11 +41,11 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, Shape shape) {
   fa3_forward_params p = e4m3 ? imaginary_e4m3(shape) : imaginary(shape, dtype_of(row));
   p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   if (row.has(Trait::planned)) p.mask = FA3_MASK_WINDOW, p.window_left = 100, p.window_right = 30;
-  add_for(row, p);
   if (row.has_wide_q()) {
     const fa3_forward_params e4m3_call = imaginary_e4m3(shape);
     p.k = e4m3_call.k, p.v = e4m3_call.v, p.k_scale = e4m3_call.k_scale, p.v_scale = e4m3_call.v_scale;
   }
+  add_for(row, p);
   if (!e4m3) return p;
   if (!row.transposes_v())
     p.v = tensor(p.v.data, FA3_DTYPE_E4M3,
