@@ -244,7 +244,8 @@ TEST_CASE("planned: latent attention over e4m3", "[planned][latent]") {
         tools::Random random(p.seed);
         p.kernel = row.name, p.dtype = dtype_of(row), p.heads = heads, p.heads_kv = 1;
         p.head_dim = random.pick({64, 64, 40}), p.head_dim_v = random.pick({512, 512, 304, 64});
-        p.has_qv = p.e4m3_latent = true, p.one_buffer = number % 2;
+        choose_cache(p, row);
+        p.has_qv = true, p.one_buffer = number % 2;
         p.softmax_scale = random.pick({0.0f, 0.07f, 0.5f});
         p.mask = number % 3 ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_WINDOW;
         if (p.mask == FA3_MASK_WINDOW) p.window_left = int32_t(random.between(0, 300));

@@ -33,7 +33,7 @@ const Change bad_shapes[] = {
     {"o.rank is 0", invalid, [](P& p) { p.o.rank = 0; }},
 
     {"q.dtype is 0", invalid, [](P& p) { p.q.dtype = FA3_DTYPE_NONE; }},
-    {"q.dtype is 8", invalid, [](P& p) { p.q.dtype = 8; }},
+    {"q.dtype is 99", invalid, [](P& p) { p.q.dtype = 99; }},
     {"v.dtype is int32, which only lengths, page numbers, slots and positions have", invalid,
      [](P& p) { p.v.dtype = FA3_DTYPE_INT32; }},
     {"k.dtype is -1", invalid, [](P& p) { p.k.dtype = -1; }},
@@ -109,7 +109,7 @@ const Change bad_shapes[] = {
 
     {"lse.rank is 4, must be 3", invalid, [](P& p) { p.lse.rank = 4; }},
     {"lse.dtype is bf16, must be fp32", invalid, [](P& p) { p.lse.dtype = FA3_DTYPE_BF16; }},
-    {"lse.dtype is 9", invalid, [](P& p) { p.lse.dtype = 9; }},
+    {"lse.dtype is 99", invalid, [](P& p) { p.lse.dtype = 99; }},
     {"lse.dim[0] is 1, must equal q.dim[0]", invalid, [](P& p) { p.lse.dim[0] = 1; }},
     {"lse.dim[1] is 3, must equal q.dim[2]", invalid, [](P& p) { p.lse.dim[1] = 3; }},
     {"lse.dim[2] is 4, must equal q.dim[1]", invalid, [](P& p) { p.lse.dim[2] = 4; }},
@@ -119,7 +119,7 @@ const Change bad_shapes[] = {
     {"lse.stride[1] is 2: elements of an output may overlap", invalid, [](P& p) { set_strides(p.lse, {12, 2, 1}); }},
     {"lse.dim[0] * lse.stride[0]", invalid, [](P& p) { set_strides(p.lse, {int64_t{1} << 37, 3, 1}); }},
 
-    {"mask is 5", invalid, [](P& p) { p.mask = 5; }},
+    {"mask is 99", invalid, [](P& p) { p.mask = 99; }},
     {"mask is -1", invalid, [](P& p) { p.mask = -1; }},
     {"flags is 0x8", invalid, [](P& p) { p.flags = 8; }},
     {"flags is 0x8000000000000001", invalid, [](P& p) { p.flags = FA3_FLAG_DETERMINISTIC | uint64_t{1} << 63; }},

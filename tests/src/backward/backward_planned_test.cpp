@@ -64,7 +64,7 @@ const Change bad_batched[] = {
      [](B& p) { p.flags = FA3_FLAG_CENTERED_K, p.sinks = p.dsinks = p.dlse = {}, p.alibi_slopes = slopes({4}); }},
     {"flags is 0x20, has bits", invalid, [](B& p) { p.flags = 32; }},
     {"dq.dtype is bf16, must be fp32 with FA3_FLAG_ACCUMULATE", invalid, [](B& p) { p.flags = FA3_FLAG_ACCUMULATE; }},
-    {"mask is 5, must be a fa3_mask", invalid, [](B& p) { p.mask = 5; }},
+    {"mask is 99, must be a fa3_mask", invalid, [](B& p) { p.mask = 99; }},
     {"window_left is 1, must be 0: mask is neither FA3_MASK_WINDOW nor FA3_MASK_CHUNK", invalid,
      [](B& p) { p.window_left = 1; }},
     {"window_right is -1, must be 0: mask is neither", invalid,

@@ -19,7 +19,7 @@ void rows_of_q(P& p, int64_t rows) { p.q.dim[0] = p.o.dim[0] = p.lse.dim[1] = ro
 
 // Refused whatever the pointers are: of a call with plain tensors,
 const Change bad_batched[] = {
-    {"mask is 5, must be a fa3_mask", invalid, [](P& p) { p.mask = 5; }},
+    {"mask is 99, must be a fa3_mask", invalid, [](P& p) { p.mask = 99; }},
     {"window_left is 1, must be 0: mask is neither FA3_MASK_WINDOW nor FA3_MASK_CHUNK", invalid,
      [](P& p) { p.window_left = 1; }},
     {"window_right is -1, must be 0: mask is neither", invalid,
@@ -87,7 +87,7 @@ const Change bad_packed[] = {
     {"k.dim[0] * k.stride[0] is 17 * 68719476736 elements", invalid, [](P& p) { p.k.stride[0] = int64_t{1} << 36; }},
 
     {"cu_seqlens_q.dtype is fp32, must be int32", invalid, [](P& p) { p.cu_seqlens_q.dtype = FA3_DTYPE_FP32; }},
-    {"cu_seqlens_k.dtype is 8, must be a fa3_dtype", invalid, [](P& p) { p.cu_seqlens_k.dtype = 8; }},
+    {"cu_seqlens_k.dtype is 99, must be a fa3_dtype", invalid, [](P& p) { p.cu_seqlens_k.dtype = 99; }},
     {"cu_seqlens_q.rank is 2, must be 1", invalid, [](P& p) { p.cu_seqlens_q.rank = 2; }},
     {"cu_seqlens_k.rank is -1, must be 1", invalid, [](P& p) { p.cu_seqlens_k.rank = -1; }},
     {"cu_seqlens_q.dim[0] is 0, must be the number of sequences and 1", invalid,

@@ -377,11 +377,8 @@ TEST_CASE("a named kernel of a planned call is launched with its own numbers", "
         {.max_q = most, .total_q = total, .head_dim = row.d - unit, .head_dim_v = row.dv - unit_v}, dtype_of(row));
     if (row.is_8bit()) add_scales(p);
     if (row.has_wide_q()) change_keys_to_e4m3(p);
-    if (row.stores_fp32()) p.o.dtype = FA3_DTYPE_FP32;
-    if (row.has(Trait::softcap)) p.softcap = 30;
+    add_for(row, p);
     if (row.has(Trait::alibi)) p.alibi_slopes = tensor(far_away(20), FA3_DTYPE_FP32, {3, p.q.dim[1]});
-    if (row.has(Trait::qv)) p.qv = tensor(far_away(27), p.q.dtype, {p.q.dim[0], p.q.dim[1], p.v.dim[2]});
-    if (row.is_latent()) p.v.dtype = FA3_DTYPE_E4M3, p.v_scale = latent_scale(p.v, far_away(32));
     p.kernel = row.name;
     const Pair made = run(p);
     CHECK(made.forward.kernel == row.name);

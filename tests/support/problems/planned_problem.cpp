@@ -426,6 +426,10 @@ void fit_budget(const PlannedProblem& p, PlannedProblem::Lengths& lengths, doubl
 
 }  // namespace
 
+void choose_cache(PlannedProblem& p, const ForwardRow& row) {
+  p.e4m3_keys = row.has_wide_q(), p.e4m3_latent = row.is_latent();
+}
+
 void change_to_e4m3(PlannedProblem& p) {
   Random random(p.seed);
   p.dtype = FA3_DTYPE_E4M3, p.e4m3_keys = false;
@@ -450,8 +454,9 @@ PlannedProblem random_planned(uint64_t seed, const PlannedLimits& limits) {
   p.seed = seed;
   p.dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   if (limits.row) p.dtype = dtype_of(*limits.row);
-  p.e4m3_keys = limits.row ? limits.row->has_wide_q() : !limits.wide && !p.is_e4m3() && random.chance(0.2);
-  p.e4m3_latent = limits.row && limits.row->is_latent(), p.one_buffer = p.e4m3_latent && random.chance(0.4);
+  if (limits.row) choose_cache(p, *limits.row);
+  else p.e4m3_keys = !limits.wide && !p.is_e4m3() && random.chance(0.2);
+  p.one_buffer = p.e4m3_latent && random.chance(0.4);
   const int64_t unit = p.has_e4m3_keys() ? 16 : 8, unit_v = p.e4m3_latent ? 16 : unit;
   choose_mask(p, random);
   choose_tensors(p, random);

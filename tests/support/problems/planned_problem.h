@@ -126,6 +126,8 @@ struct PlannedLimits {
   const ForwardRow* row = nullptr;  // that the problem names; dtype and head dimensions are for it
 };
 PlannedProblem random_planned(uint64_t seed, const PlannedLimits& limits = {});
+// K and V as the row takes them: of Q's dtype, of e4m3, or a latent cache of e4m3.
+void choose_cache(PlannedProblem& problem, const ForwardRow& row);
 // The same problem in e4m3, with what goes with that, from its seed; room in the tensors is to be made for it.
 void change_to_e4m3(PlannedProblem& problem);
 // The same, of its K and V alone.
