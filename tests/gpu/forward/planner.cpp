@@ -96,7 +96,7 @@ struct PlannerCall {
                        int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
     problem.total_q = cu_q.back(), problem.total_k = cu_k.back();
     problem.window = made.window, problem.chunk = made.chunk, problem.batch_invariant = made.batch_invariant;
-    REQUIRE(plan_forward_params(problem, *row, 132, on_host));
+    REQUIRE(plan_forward_params({problem, *row}, 132, on_host));
     on_device = on_host;
     on_device.lengths.cu_q = static_cast<const int32_t*>(device_cu_q.at(0));
     on_device.lengths.cu_k = static_cast<const int32_t*>(device_cu_k.at(0));
