@@ -68,7 +68,7 @@ TEST_CASE("plans of packed sequences show what the device would make of their le
   CHECK(causal.refused == 0);
   CHECK_THAT(causal.text,
              ContainsSubstring("\nbf16 d128 causal lengths 17,4096,300,0 heads 8/2\n") &&
-                 ContainsSubstring("\n* fa3_fwdplanned_bf16_d128_window_192x64         192x64       200     248") &&
+                 ContainsSubstring("\n* fa3_fwdplanned_bf16_d128_window_192x64        192x64       200     248") &&
                  ContainsSubstring("each for 8 heads:\n    sequence 1, query block") &&
                  ContainsSubstring("\n    sequence 2, query block 0, blocks 0 to 1\n") &&
                  ContainsSubstring("\n    sequence 0, query block 0, blocks 0 to 0\n") &&

@@ -16,7 +16,7 @@ SUITE = """#!/usr/bin/env python3
 import os, pathlib, sys
 selected, here = sys.argv[1], pathlib.Path(__file__).parent
 if "--list-tests" in sys.argv:
-    sys.exit(print("long"))
+    sys.exit(print("long" if selected == "[long]" else "good\\nbehind, a crash"))
 if selected == "crash" or selected == "[sanitizer],[backward]~[long]" and os.environ.get("FA3_TEST_ALLOCATOR") != "async":
     sys.exit(11)
 report = pathlib.Path(next(word for word in sys.argv if word.startswith("xml::out="))[9:])
@@ -66,7 +66,7 @@ class Run(unittest.TestCase):
 
         done, _ = self.run_it("--again", "good")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("no case that failed is called good", done.stderr)
+        self.assertIn("no case that failed or did not run is called good", done.stderr)
 
         broken = self.tests.parent / "broken"
         broken.touch()
@@ -75,6 +75,10 @@ class Run(unittest.TestCase):
         after = self.run_it("--again", "case")[1]["suite"]
         self.assertEqual((after["passed"], after["failed"], after["exit_status"]), (2 * 8 + 2, 0, 0))
         self.assertEqual((after["failures"], after["again"]), ([], ["case"]))
+
+        self.assertEqual(after["not_run"], ["behind, a crash"])
+        after = self.run_it("--again", "behind, a crash")[1]["suite"]
+        self.assertEqual((after["passed"], after["not_run"]), (2 * 8 + 3, []))
 
     def test_some_cases_run_on_the_drivers_pool(self):
         allocator = self.run_it("--parts", "allocator", "--shards", "2")[1]["allocator"]

@@ -66,6 +66,8 @@ def gaps(record, current_hash):
         found.append("the suite was not run")
     elif suite["skipped"]:
         found.append(f"{suite['skipped']} test cases were skipped")
+    elif suite.get("not_run"):
+        found.append(f"{len(suite['not_run'])} test cases did not run: {', '.join(suite['not_run'])}")
     if not record.get("allocator", {}).get("passed"):
         found.append("the suite was not run on memory of the driver's pool")
     for tool in ("memcheck", "racecheck", "synccheck"):
@@ -88,7 +90,7 @@ def title(record):
 
 def success(record):
     suite = record["suite"]
-    again = f" ({len(suite['again'])} of them again, with the test mended)" if suite.get("again") else ""
+    again = f" ({len(suite['again'])} of them again: the test was mended, or another case had ended their process)" if suite.get("again") else ""
     return (
         f"{suite['passed']} test cases passed{again}, sanitizers clean, {record['stress']['seconds']} s of stress, "
         f"host overhead {record['host_overhead_us']['median']:.2f} us; about these sources"

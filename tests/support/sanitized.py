@@ -19,6 +19,10 @@ def skip(reason):
     sys.exit(77)
 
 
+def library_sources():
+    return sorted((ROOT / "src").rglob("*.cpp"))
+
+
 def works(command, folder):
     """Can this compiler, with these options, make a program that runs?"""
     folder.mkdir(parents=True, exist_ok=True)

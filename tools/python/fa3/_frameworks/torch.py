@@ -117,9 +117,9 @@ def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, wi
     is_plain = repeated.is_plain((q, k, v, out, *tensors.values()))
     if out is None and not is_plain and not _forward.features(mask, flags, window, maxima, softcap, **tensors):
         return dense(q, k, v, *how, *(tensors.get(name) for name in _forward.SCALES if tensors))
-    planned = tensors.get("schedule")
-    if planned is not None and not torch.compiler.is_compiling():
-        made_for = getattr(planned, "fa3_made_for", None)
+    given_schedule = tensors.get("schedule")
+    if given_schedule is not None and not torch.compiler.is_compiling():
+        made_for = getattr(given_schedule, "fa3_made_for", None)
         if made_for not in (None, _forward.signature(q, k, v, *how, window, maxima, softcap, **tensors)):
             raise ValueError("schedule was made for other arguments: shapes, dtypes, masks and maxima must be the same")
     if is_plain:
