@@ -11,7 +11,7 @@ import unittest
 
 RUN = pathlib.Path(__file__).resolve().parent / "run"
 # Each shard has a case that passes, the third one of those that are not long one that fails; by name that fails while
-# the file `broken` is there. `crash` ends without a report, `late` dies behind a good one, and `good*` are two cases.
+# the file `broken` is there, and ends its process while `aborts` is. `crash` ends without a report, `late` dies behind a good one, and `good*` are two cases.
 SUITE = """#!/usr/bin/env python3
 import os, pathlib, sys
 selected, here = sys.argv[1], pathlib.Path(__file__).parent
@@ -29,6 +29,8 @@ failed = '''<TestCase name="case"><Info>
 report.write_text(f'''<Catch2TestRun>{failed if fails else ""}<TestCase name="good"><OverallResult success="true"/></TestCase>
 <OverallResultsCases successes="{1 - fails if selected == 'case' else 1 + (selected == 'good*')}" failures="{int(fails)}" skips="0"/>
 </Catch2TestRun>''')
+if fails and (here / "aborts").exists():
+    os.abort()
 sys.exit(42 if fails else 11 if selected == "late" else 0)
 """
 
@@ -94,6 +96,11 @@ class Run(unittest.TestCase):
             self.assertEqual((record["card"], record["driver"], "suite" in record), (name, "580.1", False))
             self.assertRegex(record["date"], r"^\d{4}-\d\d-\d\dT[\d:]+Z$")
             self.assertEqual(json.loads(self.record.read_text()), first)
+
+    def test_a_case_that_ends_its_process_has_failed(self):
+        (self.tests.parent / "aborts").touch()
+        suite = self.run_it("--parts", "suite", "--shards", "2")[1]["suite"]
+        self.assertEqual((suite["exit_status"], suite["failed"], len(suite["failures"])), (42, 1, 1))
 
     def test_a_crash_is_not_forgiven(self):
         _, record = self.run_it("--parts", "suite", "--shards", "1")

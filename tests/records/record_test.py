@@ -49,6 +49,8 @@ class Record(unittest.TestCase):
             self.assertEqual(record.failures(partial), [])
         skipped = self.changed(suite={**GOOD["suite"], "skipped": 2})
         self.assertIn("2 test cases were skipped", record.gaps(skipped, "now"))
+        cut = self.changed(suite={**GOOD["suite"], "not_run": ["a case", "another"]})
+        self.assertEqual(record.gaps(cut, "now"), ["2 test cases did not run: a case, another"])
 
     def test_verdict(self):
         """Of several cards' records."""
