@@ -26,8 +26,8 @@ ALG1 = "fa3_alg1_bf16_d128_causal_128x128"
 FWD = "fa3_fwd_bf16_d128_full_192x64"
 PLANNED = "fa3_fwdplanned_bf16_d64_window_256x64"
 E4M3 = "fa3_fwd_e4m3_d128_full_192x96"
-SUMS = "fa3_fwdtwolevel_e4m3_d128_full_128x64"
-TURNS = "fa3_fwdsharedkeys_bf16_d128_full_64x64"
+TWO_LEVEL = "fa3_fwdtwolevel_e4m3_d128_full_128x64"
+SHARED = "fa3_fwdsharedkeys_bf16_d128_full_64x64"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 KEYS, QUERIES = "fa3_bwd_keys_bf16_d256_full_64x64", "fa3_bwd_queries_bf16_d256_full_128x64"
 FINISH, COMBINE = "fa3_pass_bwd_finish_d128", "fa3_pass_combine"
@@ -170,10 +170,10 @@ def ring(code):
 KINDS = {
     "bulk group not waited for": ((ALG1, FWD, PLANNED, BWD), lambda c: all_of(c, r"^DEPBAR\.LE SB0", NOP)),
     "bulk group of the loop not waited for": ((ALG1, FWD, BWD), lambda c: each(c, r"^DEPBAR\.LE SB0", lambda _: NOP)),
-    "named barrier: count": ((ALG1, FWD, PLANNED, TURNS), lambda c: each(c, r"(^BAR\.\S+ \w+, 0x\w+)0\b", r"\g<1>8")),
-    "named barrier: other count": ((ALG1, TURNS), lambda c: each(c, r"(^BAR\.\S+ \w+), 0x\w+", r"\1, 0x40")),
-    "named barrier: id": ((TURNS, COMBINE), lambda c: each(c, r"(^BAR\.\S+) 0x\w+", r"\1 0x9")),
-    "named barrier: absent": ((ALG1, FWD, TURNS, COMBINE, KEYS), lambda c: each(c, r"^BAR\.", lambda _: NOP)),
+    "named barrier: count": ((ALG1, FWD, PLANNED, SHARED), lambda c: each(c, r"(^BAR\.\S+ \w+, 0x\w+)0\b", r"\g<1>8")),
+    "named barrier: other count": ((ALG1, SHARED), lambda c: each(c, r"(^BAR\.\S+ \w+), 0x\w+", r"\1, 0x40")),
+    "named barrier: id": ((SHARED, COMBINE), lambda c: each(c, r"(^BAR\.\S+) 0x\w+", r"\1 0x9")),
+    "named barrier: absent": ((ALG1, FWD, SHARED, COMBINE, KEYS), lambda c: each(c, r"^BAR\.", lambda _: NOP)),
     "init count": ((ALG1, FWD, BWD, E4M3, KEYS, QUERIES), lambda c: each(
         c, r"^(UMOV UR\d+,|USEL UR\d+, UR\d+,) 0x(8|4|f|80|c|3)\b", r"\1 0x5", 0, ring(c))),
     "wait at another barrier": ((ALG1, FWD, BWD, E4M3, KEYS, QUERIES), lambda c: waits(c, other_barrier(c)[1])),
@@ -184,8 +184,8 @@ KINDS = {
         c, lambda s: re.sub(r", R\d+$", ", RZ", s))),
     "released before the reduction is done": ((BWD,), lambda c: all_of(
         c, r"^CCTL\.IVALL", NOP, c.find("UBLKRED")[0])),
-    "release without a fence": ((BWD, FWD, ALG1, TURNS), lambda c: each(c, r"MEMBAR\.ALL\.GPU", lambda _: NOP)),
-    "acquire without order": ((BWD, FWD, TURNS), lambda c: each(c, r"^LDG\.E\.STRONG\.GPU", r"LDG.E")),
+    "release without a fence": ((BWD, FWD, ALG1, SHARED), lambda c: each(c, r"MEMBAR\.ALL\.GPU", lambda _: NOP)),
+    "acquire without order": ((BWD, FWD, SHARED), lambda c: each(c, r"^LDG\.E\.STRONG\.GPU", r"LDG.E")),
     "semaphore changed too early": ((BWD,), lambda c: (
         {n: c.step(n + 2), n + 1: NOP, n + 2: c.step(n)} for n in c.find(r"^DEPBAR\.LE SB0, 0x0")
         if c.step(n + 1) == "CCTL.IVALL")),
@@ -199,8 +199,8 @@ KINDS = {
         c, r"^FFMA (\S+), (\S+), (\S+), (\S+)$", r"FADD \1, \2, \4")),
     "weight of O gone": ((ALG1, FWD, PLANNED), lambda c: all_of(
         c, r"^FMUL (\S+), (\S+), (\S+)$", r"MOV \1, \2", c.main_loop()[1])),
-    "two-level sums gone": ((SUMS,), lambda c: all_of(c, r"^(FADD|FFMA|FMUL)", NOP, *c.main_loop())),
-    "a sum of the second level gone": ((SUMS,), lambda c: each(c, r"^(FADD|FFMA)", lambda _: NOP, *c.main_loop())),
+    "two-level sums gone": ((TWO_LEVEL,), lambda c: all_of(c, r"^(FADD|FFMA|FMUL)", NOP, *c.main_loop())),
+    "a sum of the second level gone": ((TWO_LEVEL,), lambda c: each(c, r"^(FADD|FFMA)", lambda _: NOP, *c.main_loop())),
     "wait of the backward missing": ((BWD, KEYS, QUERIES), without_wait),
     "permute": ((E4M3, FWD, BWD), lambda c: each(c, r"(^PRMT \S+ \S+) 0x\w+", r"\1 0x3120")),
     "permutes of the transposition": ((E4M3,), lambda c: all_of(c, r"(^PRMT \S+ \S+) 0x6420", r"\1 0x7531")),
